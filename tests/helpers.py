@@ -18,6 +18,7 @@ import pytest
 
 from grader import labs
 from grader.grade import grade
+from grader.grading.arms import environment_of
 from grader.grading.forms import prepared
 from grader.labs.lab import Form, Lab, Parity
 from grader.measure.blocks import Arm, Plan
@@ -36,7 +37,6 @@ GPT = Form(
     noise=0.02,
     parity=Parity(steps=8, loss=0.01, norm=0.01, cosine=0.99, drift=0.05, held_out=0.1),
     threads=1,
-    environment={"OMP_NUM_THREADS": "1"},
 )
 MARKER = f"grader-test-{os.getpid()}"  # in the command line of what has no environment left to tell it by
 IS_ROOT = os.geteuid() == 0
@@ -74,7 +74,7 @@ def running(
             device=device,
             readable=readable,
             threads=form.threads,
-            environment=form.environment,
+            environment=environment_of(form),
             limits=limits,
             serves=form.serves,
             **options,

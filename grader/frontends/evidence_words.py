@@ -135,7 +135,7 @@ def label(name: Any, within: str = "") -> str:
 
 def shown(name: Any, value: Any) -> str:
     """A value, in the unit that its field has."""
-    metric = catalogue.METRICS.get(str(name)) or catalogue.METRICS.get(str(name).partition(".")[0])
+    metric = catalogue.metric(str(name))
     if not isinstance(value, int | float) or isinstance(value, bool):
         return inline(value)
     if metric:

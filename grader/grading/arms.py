@@ -80,7 +80,7 @@ def open_arm(
         device=setup.form_name,
         readable=setup.readable if trusted or not options.get("read_s") else _past_the_drive(options),
         threads=form.threads,
-        environment=form.environment,
+        environment=environment_of(form),
         limits=limits or Limits(),
         trusted=trusted,
         allow_unconfined=setup.allow_unconfined,
@@ -105,6 +105,11 @@ def open_arm(
             )
     finally:
         workspace.empty() if kept else workspace.remove()
+
+
+def environment_of(form: AnyForm) -> dict[str, str]:
+    """What the processes of a form's loop have in theirs: OpenMP reads its number of threads there when torch is imported."""
+    return form.environment | ({"OMP_NUM_THREADS": str(form.threads)} if form.threads else {})
 
 
 def _drive(workspace: Workspace, options: dict[str, Any]) -> contextlib.AbstractContextManager[Drive | None]:

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any, ClassVar, Protocol, Self
 
 from grader.errors import UserError
-from grader.trace import causes
+from grader.trace import catalogue, causes
 
 CAUSES = tuple(f"{name}-bound" for name, cause in causes.CAUSES.items() if cause.offered)  # to be predicted
 
@@ -52,7 +52,7 @@ class Form:
     parity: Parity | Answers
     block_s: float = 1.5  # of a timed block; shorter ones do where the noise is small
     profiled: int | None = None  # steps of a trace, where they are not the usual few (see `recorded`)
-    threads: int | None = None  # of torch, in each process
+    threads: int | None = None  # of torch and OpenMP, in each process
     environment: dict[str, str] = field(default_factory=dict)
     flops: float | None = None  # that a step cannot do without; a faster step than they allow is rejected
     # seconds that the submission's `prepare(dataset, folder)` may take before the training; None where the lab has no such step
@@ -169,11 +169,16 @@ class TraceCheck:
     hints: Hints
     at_least: float | None = None
     at_most: float | None = None
-    form: str = ""  # where it can be measured; "" for everywhere
     none_at: float | None = None  # the value that earns nothing: from there to `at_most` points are given in proportion
     absent: str = ""  # what a trace without the metric means; where it is said, the check then fails
     # operators that the training process may call outside of its waits for data: with more of them it makes samples there
     most_ops: float | None = None
+
+    @property
+    def form(self) -> str:
+        """Where its metric can be measured; "" for everywhere."""
+        known = catalogue.metric(self.metric)
+        return "cuda" if known and known.needs in ("gpu", "step time") else ""
 
 
 @dataclass(frozen=True)
@@ -348,7 +353,7 @@ class Lab(AnyLab):
     forms: dict[str, Form]
     throughput: Throughput
     trace: tuple[TraceCheck, ...]
-    prediction: Prediction
+    prediction: Prediction = Prediction(points=10)
     peek: tuple[str, ...]  # names of the counts that `peek` puts first
     logs: Logs | None = None
     checkpoints: Checkpoints | None = None

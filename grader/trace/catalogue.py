@@ -214,9 +214,13 @@ PROFILED = (
 COMPARED = {f"{name}.{m.entry}" if m.entry else name: m for name, m in METRICS.items() if m.short}
 
 
+def metric(name: str) -> Metric | None:
+    """That of this name, or of an entry of it ("tensor_core_share.yes"); None of what is no metric."""
+    return METRICS.get(name) or METRICS.get(name.partition(".")[0])
+
+
 def unit(name: str) -> Unit | None:
-    """That of a metric or of an entry of one ("tensor_core_share.yes"); None of what is no metric."""
-    known = METRICS.get(name) or METRICS.get(name.partition(".")[0])
+    known = metric(name)
     return known.unit if known else None
 
 

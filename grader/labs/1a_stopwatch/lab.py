@@ -8,7 +8,7 @@ LAB = StopwatchLab(
     forms={
         "cuda": Clock(within=0.03),
         # here the five jobs are mostly waits, which a busy processor ends late
-        "cpu": Clock(within=0.08, threads=1, environment={"OMP_NUM_THREADS": "1"}),
+        "cpu": Clock(within=0.08, threads=1),
     },
     timings=(
         Timing(
@@ -35,13 +35,7 @@ LAB = StopwatchLab(
             name="warm_up",
             title="Warm-up is not",
             points=20,
-            sizes={
-                "batches": (5, 7),
-                "batch_size": (16, 128),
-                "last": None,
-                "log_s": (0.006, 0.01),
-                "compiled": True,
-            },
+            sizes={"batches": (5, 7), "batch_size": (16, 128), "last": None, "log_s": (0.006, 0.01), "compiled": True},
             tells="this job compiles its model in the first step, which is paid once and not in every epoch",
             hints=(
                 "Which step of a training is like none after it?",

@@ -24,7 +24,6 @@ LAB = AnnotateLab(
             noise=0.01,
             parity=Parity(steps=24, loss=0.003, norm=0.01, cosine=0.99, drift=0.05, held_out=0.1),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
         ),
     },
     window=Recorded(

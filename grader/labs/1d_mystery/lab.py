@@ -31,7 +31,7 @@ LAB = MysteryLab(
                 Mystery("compute-bound", "gpt_compute", {"batch": (6, 10)}),
                 Mystery("compute-bound", "resnet_compute", {"batch": (48, 72)}),
                 Mystery(HEALTHY, "gpt_healthy", {"batch": (14, 18)}),
-            ),
+            )
         ),
         # one thread: what a step does is then one thing after another, and a share of it can be read
         "cpu": Mysteries(
@@ -47,7 +47,6 @@ LAB = MysteryLab(
             ),
             repeated=True,
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
         ),
     },
     loops=tuple(Unknown(name, points=15, hints=HINTS) for name in "1234"),

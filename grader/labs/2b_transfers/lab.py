@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
 
 LAB = Lab(
     name="2b_transfers",
@@ -27,10 +27,8 @@ LAB = Lab(
             noise=0.02,
             parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.99, drift=0.05, held_out=0.1),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
         ),
     },
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=40,
         hints=(
@@ -57,7 +55,6 @@ LAB = Lab(
                 "Make the buffer that you gather a batch into with `pin_memory=True`, once. If you lock new pages "
                 "for each batch, you pay more than you win.",
             ),
-            form="cuda",
         ),
         TraceCheck(
             name="overlap",
@@ -75,7 +72,6 @@ LAB = Lab(
                 "after each copy. Don't fill a buffer before the copy that reads it is done. A tensor made on one "
                 "stream and used on a different one needs `record_stream`.",
             ),
-            form="cuda",
         ),
         TraceCheck(
             name="copies",
@@ -89,7 +85,6 @@ LAB = Lab(
                 "`lab.peek()` counts the copies of a step. Each costs some microseconds before its first byte.",
                 "Gather the labels of a batch on the host, as the tiles are gathered, and send them in one piece.",
             ),
-            form="cuda",
         ),
     ),
     peek=("h2d_copies", "h2d_pinned", "h2d_overlap", "syncs"),

@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
 
 LAB = Lab(
     name="2c_transforms",
@@ -26,10 +26,8 @@ LAB = Lab(
             noise=0.03,
             parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.99, drift=0.05, held_out=0.1),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
         ),
     },
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=50,
         hints=(

@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
 
 LAB = Lab(
     name="2d_formats",
@@ -28,26 +28,16 @@ LAB = Lab(
         ),
         "cpu": Form(
             workload="grader.workloads.tiles",
-            options={
-                "bands": 3,
-                "size": 64,
-                "width": 8,
-                "batch_size": 16,
-                "lr": 3e-4,
-                "count": 2000,
-                "read_s": 0.005,
-            },
+            options={"bands": 3, "size": 64, "width": 8, "batch_size": 16, "lr": 3e-4, "count": 2000, "read_s": 0.005},
             data="tile files",
             minimum_gain=4.0,
             noise=0.03,
             parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.99, drift=0.05, held_out=0.1),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
             prepare_s=60,
             prepared_for=5 * 2000 // 16,  # five epochs
         ),
     },
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=60,
         hints=(

@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Logs, Parity, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Form, Lab, Logs, Parity, Throughput, TraceCheck
 
 LAB = Lab(
     name="2e_syncs",
@@ -26,10 +26,8 @@ LAB = Lab(
             noise=0.02,
             parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.9995, drift=0.01, held_out=0.1),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
         ),
     },
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=40,
         hints=(
@@ -58,7 +56,6 @@ LAB = Lab(
                 "device from a Python list, and synchronize. Log tensors instead. Clip with the function of torch.nn.utils, which decides on the "
                 "device. Multiply by the mask and divide by its sum. Make constants once, before the loop. Compare on the device.",
             ),
-            form="cuda",
         ),
     ),
     peek=("syncs", "launches", "kernels"),

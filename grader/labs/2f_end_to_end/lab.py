@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Logs, Parity, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Form, Lab, Logs, Parity, Throughput, TraceCheck
 
 LAB = Lab(
     name="2f_end_to_end",
@@ -25,10 +25,8 @@ LAB = Lab(
             noise=0.03,
             parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.99, drift=0.05, held_out=0.1),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
         ),
     },
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=50,
         hints=(
@@ -55,7 +53,6 @@ LAB = Lab(
                 "Have batches ready before the loop asks for them. Workers, cheap samples, pinned memory and a copy one step ahead all help. "
                 "Keep the CPU ahead of the GPU, so read no value in a step. Then only the launching itself is left.",
             ),
-            form="cuda",
         ),
     ),
     peek=("counted.connections", "data_wait", "h2d_copies", "syncs", "h2d_pinned"),

@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
 
 RECORDED = (
     49  # steps of a trace: the first is not counted, and eight of the others are those in which the starter stops
@@ -31,10 +31,8 @@ LAB = Lab(
             profiled=RECORDED,
             parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
         ),
     },
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=50,
         hints=(

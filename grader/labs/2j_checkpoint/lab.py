@@ -1,4 +1,4 @@
-from grader.labs.lab import Checkpoints, Form, Lab, Parity, Prediction, Throughput
+from grader.labs.lab import Checkpoints, Form, Lab, Parity, Throughput
 
 GPU = Form(
     workload="grader.workloads.checkpoints",
@@ -47,10 +47,8 @@ LAB = Lab(
             noise=0.03,
             parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.9995, drift=0.01, held_out=0.1),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
         ),
     },
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=90,
         hints=(

@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
 
 GPU = Form(
     workload="grader.workloads.gpt",
@@ -26,11 +26,8 @@ LAB = Lab(
     phase=3,
     goal="This GPT trains in full fp32. Find out what holds it back, and train the same model faster.",
     cause="compute-bound",
-    forms={
-        "cuda": GPU,
-    },
+    forms={"cuda": GPU},
     smaller=SMALLER,
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=50,
         hints=(

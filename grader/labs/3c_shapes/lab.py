@@ -1,17 +1,9 @@
-from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
 
 # GPT-2's vocabulary and width, half its layers, so that the head is most of a step
 GPU = Form(
     workload="grader.workloads.gpt",
-    options={
-        "layers": 6,
-        "width": 768,
-        "heads": 12,
-        "length": 1024,
-        "batch_size": 8,
-        "lr": 1e-4,
-        "vocabulary": 50257,
-    },
+    options={"layers": 6, "width": 768, "heads": 12, "length": 1024, "batch_size": 8, "lr": 1e-4, "vocabulary": 50257},
     data="text",
     gpu_memory=20e9,
     minimum_gain=2.5,
@@ -59,11 +51,9 @@ LAB = Lab(
             noise=0.02,
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
         ),
     },
     smaller=SMALLER,
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=50,
         hints=(
@@ -91,7 +81,6 @@ LAB = Lab(
                 "The vocabulary can be larger than the text needs. Make a new weight with rows of zeros at its end, before you make the "
                 "optimizer. Put it back into the model's embedding, which shares it.",
             ),
-            form="cuda",
         ),
         TraceCheck(
             name="layout",
@@ -107,7 +96,6 @@ LAB = Lab(
                 "cross_entropy also takes a matrix, (tokens, vocabulary), with one target per row. Flattening doesn't copy. You don't need to "
                 "cast either, because autocast computes the loss in fp32 anyway.",
             ),
-            form="cuda",
         ),
     ),
     peek=("aligned_share", "layout_share", "half_share", "kernels", "syncs"),

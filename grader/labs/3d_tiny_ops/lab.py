@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
 
 # Both forms have as many layers and heads, so that a step calls as many operators in both.
 LAYERS = {"layers": 4, "heads": 4}
@@ -29,10 +29,8 @@ LAB = Lab(
             noise=0.03,
             parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.99, drift=0.02, held_out=0.1),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
         ),
     },
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=40,
         hints=(
@@ -75,7 +73,6 @@ LAB = Lab(
                 "Divide the time of a step by `launches` of `lab.peek()`.",
                 "Fused functions and a fused optimizer launch one kernel in place of ten. A CUDA graph launches a whole step with one call.",
             ),
-            form="cuda",
         ),
         TraceCheck(
             name="kernels",
@@ -91,7 +88,6 @@ LAB = Lab(
                 "Each kernel reads its input from memory and writes its result there. A kernel that does a whole normalisation, activation or "
                 "update reads and writes once.",
             ),
-            form="cuda",
         ),
     ),
     peek=("cpu_ops", "launches", "kernels", "tiny_kernel_share"),

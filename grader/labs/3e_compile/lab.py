@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Logs, Parity, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Form, Lab, Logs, Parity, Throughput, TraceCheck
 
 LENGTHS = 4  # different ones; both forms have as many
 
@@ -55,11 +55,9 @@ LAB = Lab(
             noise=0.03,
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.02, held_out=0.1),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
         ),
     },
     smaller=SMALLER,
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=40,
         hints=(
@@ -119,7 +117,6 @@ LAB = Lab(
                 "A graph break in each block keeps the compiler from fusing across it. Compile forward and loss together. The backward pass is "
                 "then compiled as well.",
             ),
-            form="cuda",
         ),
         # breaks are seen in what was compiled; what was left outside of it shows here
         TraceCheck(
@@ -135,7 +132,6 @@ LAB = Lab(
                 "`syncs` of `lab.peek()` counts them. Even a function without a break waits if its caller stops to read a value.",
                 "A branch on a tensor, `.item()` and `print` each wait. Return the values as tensors from the compiled function, and log those.",
             ),
-            form="cuda",
         ),
     ),
     peek=("graph_breaks", "recompiles", "kernels", "launches"),

@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
 
 LAYERS, WIDTH, LENGTH, BATCH = 8, 768, 2048, 4
 
@@ -55,25 +55,15 @@ LAB = Lab(
         # one thread, fp32: the fused kernel of the CPU keeps its tiles in the cache, too
         "cpu": Form(
             workload="grader.workloads.gpt",
-            options={
-                "layers": 2,
-                "width": 64,
-                "heads": 4,
-                "length": 1024,
-                "batch_size": 1,
-                "lr": 1e-3,
-                "bare": True,
-            },
+            options={"layers": 2, "width": 64, "heads": 4, "length": 1024, "batch_size": 1, "lr": 1e-3, "bare": True},
             data="text",
             minimum_gain=2.0,
             noise=0.03,
             parity=Parity(steps=8, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
         ),
     },
     smaller=SMALLER,
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=45,
         hints=(
@@ -116,7 +106,6 @@ LAB = Lab(
                 "mask and skips nothing. Pass `is_causal` instead. With `torch.nn.attention.sdpa_kernel` you can allow one backend only. If it "
                 "can't serve a call, it warns and says why.",
             ),
-            form="cuda",
         ),
     ),
     peek=("score_matrices", "flash_share", "kernels", "launches"),

@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Growth, Lab, Logs, Parity, Prediction, Throughput
+from grader.labs.lab import Form, Growth, Lab, Logs, Parity, Throughput
 
 LAB = Lab(
     name="3g_leak",
@@ -27,11 +27,9 @@ LAB = Lab(
             block_s=0.5,
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
             exact_memory=True,
         ),
     },
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=20,
         healthy=True,

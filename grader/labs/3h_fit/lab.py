@@ -1,4 +1,4 @@
-from grader.labs.lab import Budget, Form, Lab, Parity, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Budget, Form, Lab, Parity, Throughput, TraceCheck
 
 GPU = Form(
     workload="grader.workloads.gpt",
@@ -40,12 +40,10 @@ LAB = Lab(
             block_s=0.8,
             parity=Parity(steps=6, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
             budget=70_000_000,
         ),
     },
     smaller=SMALLER,
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=50,
         hints=(
@@ -75,7 +73,6 @@ LAB = Lab(
             metric="half_share",
             at_least=0.9,
             says="of the time in matmuls was spent on 16-bit inputs",
-            form="cuda",
             hints=(
                 "How many bytes does an activation take, and how many does it need?",
                 "In `lab.peek()`, a `half_share` of 0 means that all matmuls have 32-bit inputs. Activations of 32 bits then wait for the "

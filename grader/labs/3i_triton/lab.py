@@ -8,12 +8,9 @@ LAB = KernelLab(
     entry="fused",
     forms={
         # 268 MB a tensor: more than any cache holds, and long enough for the launches to hide
-        "cuda": Bench(
-            timed={"rows": 32768, "width": 4096, "type": "bfloat16"},
-            calls=400,
-        ),
+        "cuda": Bench(timed={"rows": 32768, "width": 4096, "type": "bfloat16"}, calls=400),
         # Triton's interpreter runs the kernel, on a few rows; how fast it is says nothing
-        "cpu": Bench(timed=None, threads=1, environment={"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}),
+        "cpu": Bench(timed=None, threads=1, environment={"TRITON_INTERPRET": "1"}),
     },
     # widths well below the next power of two: what is added beyond a row's end shows
     cases=(

@@ -2,15 +2,7 @@ from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput
 
 GPU = Form(
     workload="grader.workloads.nplm",
-    options={
-        "context": 64,
-        "features": 64,
-        "width": 8192,
-        "layers": 3,
-        "length": 1024,
-        "batch_size": 16,
-        "lr": 1e-4,
-    },
+    options={"context": 64, "features": 64, "width": 8192, "layers": 3, "length": 1024, "batch_size": 16, "lr": 1e-4},
     data="text",
     gpu_memory=13e9,
     minimum_gain=1.0,
@@ -56,7 +48,6 @@ LAB = Lab(
             noise=0.03,
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
         ),
     },
     smaller=SMALLER,

@@ -1,18 +1,10 @@
-from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
 
 # With 50,304 classes and 8,192 tokens the gradient of a logit begins at 1 / (50304 x 8192) = 2.4e-9; the smallest
 # number of fp16 is 6e-8. Without a scale nearly all of them are 0.
 GPU = Form(
     workload="grader.workloads.gpt",
-    options={
-        "layers": 6,
-        "width": 768,
-        "heads": 12,
-        "length": 1024,
-        "batch_size": 8,
-        "lr": 1e-4,
-        "vocabulary": 50304,
-    },
+    options={"layers": 6, "width": 768, "heads": 12, "length": 1024, "batch_size": 8, "lr": 1e-4, "vocabulary": 50304},
     data="text",
     gpu_memory=21.5e9,
     minimum_gain=2.0,
@@ -55,11 +47,9 @@ LAB = Lab(
             # 0.9988 (14), and its norm came to 0.5% of the starter's
             parity=Parity(steps=32, loss=0.003, norm=0.005, cosine=0.9995, drift=0.01, held_out=0.1),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
         ),
     },
     smaller=SMALLER,
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=50,
         hints=(
@@ -87,7 +77,6 @@ LAB = Lab(
                 "Put `torch.autocast` with `torch.float16` around the model and the loss. Leave `backward()` and the optimizer outside, and the "
                 "weights in fp32.",
             ),
-            form="cuda",
         ),
         TraceCheck(
             name="tensor_cores",
@@ -101,7 +90,6 @@ LAB = Lab(
                 "By default fp32 matmuls run on the CUDA cores. `lab.profile()` shows how large that part is.",
                 "Matmuls in fp16 under autocast run on tensor cores, from Volta on, if their sizes fit. Here they do.",
             ),
-            form="cuda",
         ),
     ),
     peek=("fp16_share", "half_share", "syncs", "kernels", "launches"),

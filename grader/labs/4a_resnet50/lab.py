@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from grader.labs.lab import Form, Lab, Outcome, Parity, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Form, Lab, Outcome, Parity, Throughput, TraceCheck
 
 STEPS = 12  # that are compared with the starter's
 
@@ -23,12 +23,7 @@ GPU = Form(
 # Twice 26 million weights at 16 bytes (fp32, gradient, Adam's two moments) and CUDA's half GB are 1.8 GB, the pictures that the
 # solution keeps 0.76 MB each. The full form has 0.16 GB for each picture of a batch beyond that.
 SMALLER = (
-    GPU.smaller(
-        "mid",
-        15.2e9,
-        {"batch_size": 64, "recurring": (STEPS, 256), "count": 4000},
-        flops=6 * 4.09e9 * 64,
-    ),
+    GPU.smaller("mid", 15.2e9, {"batch_size": 64, "recurring": (STEPS, 256), "count": 4000}, flops=6 * 4.09e9 * 64),
     GPU.smaller(
         "small",
         6.6e9,
@@ -56,11 +51,9 @@ LAB = Lab(
             noise=0.03,
             parity=Parity(steps=STEPS, loss=0.0025, norm=0.01, cosine=0.985, drift=0.05, held_out=0.1),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
         ),
     },
     smaller=SMALLER,
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=45,
         hints=(
@@ -91,7 +84,6 @@ LAB = Lab(
                 "Start with workers, which decode beside the training. If all cores are busy and the GPU still waits, only less work per picture "
                 "helps. Decode on the GPU, or decode once and keep the pixels.",
             ),
-            form="cuda",
         ),
         TraceCheck(
             name="syncs",
@@ -106,7 +98,6 @@ LAB = Lab(
                 "`syncs` of `lab.peek()` counts the waits. A copy from ordinary memory waits, and so does reading a value.",
                 "Copy once per batch, as bytes and from pinned memory. Leave losses on the GPU until somebody looks at them.",
             ),
-            form="cuda",
         ),
         TraceCheck(
             name="half_precision",
@@ -120,7 +111,6 @@ LAB = Lab(
                 "In `lab.peek()`, a `half_share` of 0 means that all inputs are 32 bits wide.",
                 "Put `torch.autocast` with bf16 around forward and loss. The weights stay in fp32, and so does the optimizer.",
             ),
-            form="cuda",
         ),
         TraceCheck(
             name="layout",
@@ -134,7 +124,6 @@ LAB = Lab(
                 "Look at `layout_share` of `lab.peek()`. Tensor cores want the channels of a pixel side by side.",
                 "Set `channels_last` for the model and for its images, once each, and not in every layer.",
             ),
-            form="cuda",
         ),
         TraceCheck(
             name="launches",
@@ -150,7 +139,6 @@ LAB = Lab(
                 "A fused optimizer updates all parameters in a few kernels. A compiled model does normalisation, activation and addition in one "
                 "kernel instead of three.",
             ),
-            form="cuda",
         ),
     ),
     peek=("data_wait", "h2d_copies", "syncs", "half_share", "layout_share", "launches"),

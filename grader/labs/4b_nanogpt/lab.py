@@ -1,5 +1,5 @@
 from grader.labs.gpt2 import CPU, flops, on_gpu
-from grader.labs.lab import Lab, Logs, Outcome, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Lab, Logs, Outcome, Throughput, TraceCheck
 
 GPU = on_gpu(gpu_memory=37e9, minimum_gain=10.0)
 
@@ -25,7 +25,6 @@ LAB = Lab(
     cause="compute-bound",
     forms={"cuda": GPU, "cpu": CPU},
     smaller=SMALLER,
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=50,
         hints=(
@@ -45,7 +44,6 @@ LAB = Lab(
             metric="half_share",
             at_least=0.95,
             says="of the time in matmuls was spent on inputs of 16 bits or fewer",
-            form="cuda",
             hints=(
                 "In which number format does this GPU multiply fastest?",
                 "In `lab.peek()`, a `half_share` of 0 means that all matmuls have 32-bit inputs.",
@@ -60,7 +58,6 @@ LAB = Lab(
             at_least=0.9,
             says="of the time in fused attention kernels was spent in flash kernels",
             absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
-            form="cuda",
             hints=(
                 "What is the largest tensor inside a block, and which operation needs all of it at once?",
                 "Look at `score_matrices` and `flash_share` of `lab.peek()`. A mask that is made anew for every layer also shows among the copies.",
@@ -74,7 +71,6 @@ LAB = Lab(
             metric="aligned_share",
             at_least=0.99,
             says="of the arithmetic in matmuls has sizes that are multiples of 16 bytes",
-            form="cuda",
             hints=(
                 "16 bytes are eight values in bf16. Which size of this model is no multiple of eight?",
                 "Look at `aligned_share` of `lab.peek()`. Three matmuls of a step have the vocabulary among their sizes.",
@@ -90,7 +86,6 @@ LAB = Lab(
             at_most=700.0,
             none_at=2500.0,
             says="kernels ran on the GPU per step",
-            form="cuda",
             hints=(
                 "Which kernels exist only because each line of Python is a separate operator, for each micro-batch again?",
                 "Look at `kernels` of `lab.peek()`. In `lab.profile()`, see what runs between the matmuls, such as casts, sums and normalisations.",
@@ -106,7 +101,6 @@ LAB = Lab(
             at_most=1.0,
             none_at=20.0,
             says="times per step the CPU waited for the GPU",
-            form="cuda",
             hints=(
                 "Which lines can't go on before the GPU has an answer?",
                 "`syncs` of `lab.peek()` counts the waits. Reading a value waits, and so does a copy from pageable memory, such as a mask's.",

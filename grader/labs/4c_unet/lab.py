@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Outcome, Parity, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Form, Lab, Outcome, Parity, Throughput, TraceCheck
 
 BATCH = 64
 FLOPS = (
@@ -43,11 +43,9 @@ LAB = Lab(
             block_s=0.8,
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.995, drift=0.02, held_out=0.05),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
         ),
     },
     smaller=SMALLER,
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=50,
         hints=(
@@ -68,7 +66,6 @@ LAB = Lab(
             at_most=1,
             none_at=100,
             says="times per step the CPU waited for the GPU",
-            form="cuda",
             hints=(
                 "Which values does the CPU read, and does it need them before it goes on?",
                 "`syncs` of `lab.peek()` counts the waits: `.item()`, copies to the CPU, `synchronize`. Some come once per picture, some once "
@@ -85,7 +82,6 @@ LAB = Lab(
             at_most=0.2,
             none_at=0.9,
             says="of a step, measured without the profiler, the GPU had nothing to do",
-            form="cuda",
             hints=(
                 "What does the CPU do while the GPU has nothing to do?",
                 "Look at `gpu_idle_unprofiled` of `lab.profile()`, and at the hatched parts of its timeline.",
@@ -100,7 +96,6 @@ LAB = Lab(
             metric="half_share",
             at_least=0.9,
             says="of the time in convolutions and matmuls was spent on 16-bit inputs",
-            form="cuda",
             hints=(
                 "Which units of the GPU multiply fastest, and which types do they take?",
                 "Look at `half_share` of `lab.peek()` and `tensor_core_share` of `lab.profile()`.",
@@ -115,7 +110,6 @@ LAB = Lab(
             at_least=0.9,
             says="of the time in fused attention kernels was spent in flash kernels",
             absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
-            form="cuda",
             hints=(
                 "How large is the tensor that the attention at half the size writes?",
                 "`score_matrices` of `lab.peek()` counts batched matmuls whose result is larger than their inputs. `flash_share` says whether a "
@@ -130,7 +124,6 @@ LAB = Lab(
             metric="layout_share",
             at_most=0.1,
             says="of the GPU's busy time only changed layouts",
-            form="cuda",
             hints=(
                 "In which order do pictures, weights and normalisation want their channels?",
                 "Look at `layout_share` of `lab.peek()`. In the trace, look for `contiguous`, `copy_`, and conversions between NCHW and NHWC.",

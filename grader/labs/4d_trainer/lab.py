@@ -1,5 +1,5 @@
 from grader.labs.gpt2 import CPU, flops, on_gpu
-from grader.labs.lab import Lab, Outcome, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Lab, Outcome, Throughput, TraceCheck
 
 GPU = on_gpu(gpu_memory=38e9, minimum_gain=9.0)
 
@@ -24,7 +24,6 @@ LAB = Lab(
     cause="compute-bound",
     forms={"cuda": GPU, "cpu": CPU},
     smaller=SMALLER,
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=50,
         hints=(
@@ -44,7 +43,6 @@ LAB = Lab(
             metric="half_share",
             at_least=0.95,
             says="of the time in matmuls was spent on 16-bit inputs",
-            form="cuda",
             hints=(
                 "In which number format does this GPU multiply fastest?",
                 "In `lab.peek()`, a `half_share` of 0 means that all matmuls have 32-bit inputs.",
@@ -59,7 +57,6 @@ LAB = Lab(
             at_least=0.9,
             says="of the time in fused attention kernels was spent in flash kernels",
             absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
-            form="cuda",
             hints=(
                 "Does the Trainer choose the attention, or does the model?",
                 "Look at `score_matrices` and `flash_share` of `lab.peek()`.",
@@ -73,7 +70,6 @@ LAB = Lab(
             metric="aligned_share",
             at_least=0.99,
             says="of the arithmetic in matmuls has sizes that are multiples of 16 bytes",
-            form="cuda",
             hints=(
                 "Which size of this model is no multiple of eight?",
                 "Look at `aligned_share` of `lab.peek()`. Three matmuls of a step have the vocabulary among their sizes.",
@@ -88,7 +84,6 @@ LAB = Lab(
             at_most=900.0,
             none_at=4000.0,
             says="kernels ran on the GPU per step",
-            form="cuda",
             hints=(
                 "How often does the model run for one optimizer step? What could fuse the kernels between its matmuls?",
                 "Compare `kernels` of `lab.peek()` before and after each argument.",
@@ -104,7 +99,6 @@ LAB = Lab(
             at_most=3.0,
             none_at=20.0,
             says="times per step the CPU waited for the GPU",
-            form="cuda",
             hints=(
                 "Which arguments make the Trainer read a value, or wait for the GPU, in every step?",
                 "Look at `syncs` of `lab.peek()`, and at the copies in `lab.profile()`. Do they come from pageable or from pinned memory?",

@@ -1,4 +1,4 @@
-from grader.labs.lab import Answers, Form, Lab, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Answers, Form, Lab, Throughput, TraceCheck
 
 LAYERS, WIDTH, LENGTHS, TEXTS, IMAGES = 12, 768, (128, 256, 512), 8, 64
 # forward only: 2 for each weight of a matrix product and each byte that is not padding, at least half of each length; ResNet-50: 4.1e9
@@ -52,10 +52,8 @@ LAB = Lab(
             block_s=0.8,
             parity=Answers(steps=10, within=0.35),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
         ),
     },
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=50,
         hints=(
@@ -75,7 +73,6 @@ LAB = Lab(
             at_most=1,
             none_at=80,
             says="times per request the CPU waited for the GPU",
-            form="cuda",
             hints=(
                 "Who reads the answers, and when?",
                 "`syncs` of `lab.peek()` counts the waits: `synchronize`, `.item()`, and copies from pageable memory.",
@@ -90,7 +87,6 @@ LAB = Lab(
             at_most=100,
             none_at=2000,
             says="launches per request",
-            form="cuda",
             hints=(
                 "How long does the GPU work per launch?",
                 "Compare `launches` and `kernels` of `lab.peek()`. They are nearly equal as long as each kernel is launched on its own.",
@@ -105,7 +101,6 @@ LAB = Lab(
             metric="half_share",
             at_least=0.9,
             says="of the time in convolutions and matmuls was spent on 16-bit inputs",
-            form="cuda",
             hints=(
                 "How many digits of an answer does anybody look at?",
                 "Look at `half_share` of `lab.peek()`.",
@@ -121,7 +116,6 @@ LAB = Lab(
             at_least=0.9,
             says="of the copied bytes came from pinned memory",
             absent="No pictures crossed the bus. Requests come from outside, so you have to send their pictures each time.",
-            form="cuda",
             hints=(
                 "A picture is bytes. In which type does it travel, and from which memory?",
                 "Look at `h2d_pinned` and `h2d_copies` of `lab.peek()`, and at the sizes of the copies in the trace.",

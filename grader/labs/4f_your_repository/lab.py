@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Lever, Order, Parity, Prediction, Throughput, TraceCheck
+from grader.labs.lab import Form, Lab, Lever, Order, Parity, Throughput, TraceCheck
 
 LAYERS, WIDTH, LENGTH, BATCH = 1, 2048, 1024, 4
 # 2 operations forward and 4 backward for each weight of a matrix product and each token, and for each of the two products of an
@@ -70,25 +70,15 @@ LAB = Lab(
         # one thread, fp32
         "cpu": Form(
             workload="grader.workloads.gpt",
-            options={
-                "layers": 8,
-                "width": 32,
-                "heads": 2,
-                "length": 256,
-                "batch_size": 1,
-                "lr": 1e-3,
-                "bare": True,
-            },
+            options={"layers": 8, "width": 32, "heads": 2, "length": 256, "batch_size": 1, "lr": 1e-3, "bare": True},
             data="text",
             minimum_gain=2.6,
             noise=0.03,
             block_s=1.0,
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
             threads=1,
-            environment={"OMP_NUM_THREADS": "1"},
         ),
     },
-    prediction=Prediction(points=10),
     throughput=Throughput(
         points=45,
         hints=(
@@ -130,7 +120,6 @@ LAB = Lab(
             metric="half_share",
             at_least=0.95,
             says="of the time in matmuls was spent on 16-bit inputs",
-            form="cuda",
             hints=(
                 "In which number format does this GPU multiply fastest?",
                 "Look at `half_share` of `lab.peek()`.",
@@ -145,7 +134,6 @@ LAB = Lab(
             at_most=4.0,
             none_at=40.0,
             says="times per step the CPU waited for the GPU",
-            form="cuda",
             hints=(
                 "What reads a value from the GPU in every step, and for whom?",
                 "Look at `syncs` of `lab.peek()`.",
