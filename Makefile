@@ -5,6 +5,7 @@ BIN := .venv/bin
 TORCH ?= torch
 # Triton 3.6, which torch 2.11 brings, interprets kernels only with a numpy below 2.4 (newer ones refuse a loop's bound that is an argument)
 NUMPY := $(if $(findstring 2.11,$(TORCH)),"numpy<2.4")
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --editable
 # Jupyter refuses to start as root without it
 ALLOW_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)
 
@@ -25,7 +26,12 @@ help:
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) and "The course needs Python 3.11 to 3.14; this is " + sys.version.split()[0] + ". Say which with: make PYTHON=python3.12 ...")'
 	@echo "Setting up takes 6 GB and some minutes. pip is silent while it unpacks what it fetched."
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --disable-pip-version-check --editable ".[all,test]" "$(TORCH)" $(NUMPY)
+	$(INSTALL) ".[all]" "$(TORCH)" $(NUMPY)
+	touch $@
+
+# what the tests need beside it
+.venv/tested: .venv/ready
+	$(INSTALL) ".[all,test]" "$(TORCH)" $(NUMPY)
 	touch $@
 
 demo: .venv/ready
@@ -36,14 +42,14 @@ lab: .venv/ready
 	JUPYTER_CONFIG_PATH="$(CURDIR)/grader/frontends/learner:$$JUPYTER_CONFIG_PATH" PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab $(ALLOW_ROOT) --ServerApp.root_dir="$(CURDIR)" notebooks/00_start_here.ipynb
 
 # Two at a time. What fails beside another test, on a busy machine, gets one more try alone, and has to pass it.
-test: .venv/ready lint
+test: .venv/tested lint
 	$(BIN)/python -m pytest -n 2 || \
 	{ [ $$? -eq 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none --exitfirst; }
 
 test-all: test
 	$(BIN)/python -m pytest -n 2 -m slow
 
-lint: .venv/ready
+lint: .venv/tested
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
@@ -55,11 +61,11 @@ lessons: .venv/ready
 release: .venv/ready
 	$(BIN)/python -m grader.frontends.release
 
-measured: .venv/ready
+measured: .venv/tested
 	$(BIN)/python -m tests.benchmarks.measured $(MEASURED)
 
-nightly: .venv/ready
+nightly: .venv/tested
 	$(BIN)/grader nightly $(NIGHTLY)
 
-site: .venv/ready
+site: .venv/tested
 	$(BIN)/python -m grader.nightly.site $(SITE)

@@ -6,6 +6,7 @@ import html
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from grader import paths
 from grader.course import outline
 from grader.frontends import cli, start
+from grader.paths import REPOSITORY
 from grader.sandbox import confine
 from grader.sandbox.around import around
 
@@ -260,3 +262,29 @@ def test_the_notebook_for_hosted_machines_holds_the_lab_as_it_is_released():
     assert not any(cell["outputs"] or cell["execution_count"] for cell in code.values())
     starter = (paths.PACKAGE / "labs" / "2a_workers" / "starter.py").read_text(encoding="utf-8")
     assert "".join(code["submission"]["source"]).split() == f"%%submission {starter}".split()
+
+
+# ---------------------------------------------------------------- make
+
+
+@pytest.mark.parametrize(
+    ("target", "tests_too"),
+    [("demo", False), ("lab", False), ("lessons", False), ("release", False)]
+    + [(target, True) for target in ("test", "lint", "measured", "nightly", "site")],
+)
+def test_a_learner_is_spared_what_only_the_tests_need(target, tests_too, tmp_path):
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(REPOSITORY / name, tmp_path)
+    plan = subprocess.run(["make", "-n", target], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    assert '--editable ".[all]"' in plan
+    assert ('--editable ".[all,test]"' in plan) == tests_too
+
+
+def test_a_clone_that_was_set_up_before_gets_the_rest_and_then_nothing_more(tmp_path):
+    for name in ("Makefile", "pyproject.toml"):
+        shutil.copy(REPOSITORY / name, tmp_path)
+    (tmp_path / ".venv").mkdir()
+    for stamp, rest in (("ready", True), ("tested", False)):
+        (tmp_path / ".venv" / stamp).touch()
+        plan = subprocess.run(["make", "-n", "lint"], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+        assert '".[all]"' not in plan and ('".[all,test]"' in plan) == rest
