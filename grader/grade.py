@@ -34,7 +34,7 @@ from grader.measure.blocks import QUICK, Arm, Plan
 from grader.paths import temporary
 from grader.result import FAIL, NOT_MEASURED, Progress, Result, silent, unscored
 from grader.sandbox.child_error import ChildError
-from grader.sandbox.setting import QUICK_LIMITS, Limits
+from grader.sandbox.setting import Limits, limits_of
 from grader.submission import Submission
 
 # Findings, measure and judge are a training loop's part of a grade; its verdict is `grader.grading.verdict.judge`
@@ -68,9 +68,10 @@ def grade(
     findings: AnyFindings = kind.Findings(lab, form_name, allow_unconfined=allow_unconfined)
     findings.warnings += no_marks(lab, form_name)
     findings.disturbed = lacks if HELD_BY_OTHERS in lacks else ""
-    limits = limits or (QUICK_LIMITS if quick else None)
     if not lacks:
-        _measure_kind(kind, findings, submission, plan or _planned(findings, quick), limits, progress)
+        _measure_kind(
+            kind, findings, submission, plan or _planned(findings, quick), limits or limits_of(quick), progress
+        )
     progress(1.0, "done")
     not_measured = [unscored(check, NOT_MEASURED, lacks) for check in lab.checks]
     return Result(

@@ -376,7 +376,10 @@ def test_weights_function_that_does_not_work():
 
 
 def test_loop_that_never_yields():
-    message = failed(grade_cells(loop("while True: pass"), limits=Limits(first_step=1)))
+    said: list[str] = []
+    patience = {"limits": Limits(first_step=1), "progress": lambda share, what: said.append(what)}
+    message = failed(grade_cells(loop("while True: pass"), **patience))
+    assert any("submission (the first may compile, for at most 1 s)" in what for what in said)
     assert "gave no loss within 1 s" in message and "Look for a loop that never yields" in message
 
 

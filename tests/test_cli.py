@@ -255,7 +255,7 @@ def test_a_gpu_that_is_asked_for_and_missing_is_said():
 def test_a_long_silence_is_explained_on_a_terminal(share, explained, monkeypatch, capsys):
     monkeypatch.setattr(silence, "SILENCE_S", 0.05)
     bar = Terminal("3a_precision")
-    bar(share, "first steps of the submission (compiling, if it compiles)")
+    bar(share, "first steps of the submission (the first may compile, for at most 180 s)")
     time.sleep(1)
     said = "3a_precision: Not done after 0.05 s. Is it compiling, are steps slow, or does the loop never yield? Ctrl+C stops it"
     assert capsys.readouterr().err.count(said) == explained

@@ -29,6 +29,7 @@ from grader.frontends.notebook.prediction import LockedPrediction, lock, locked,
 from grader.kinds import shared
 from grader.look import Observation, peek
 from grader.result import INCONCLUSIVE, PASS, CheckResult, Result
+from grader.sandbox.setting import QUICK_LIMITS
 from grader.submission import solution
 
 LAB = labs.get("2a_workers")
@@ -309,7 +310,7 @@ class Kept:
     ("phase", "says"),
     [
         ("the first step (it may compile, for at most 240 s)", "compiling, or does the loop never yield? Interrupting the kernel (the square) stops it. It ends by itself after 240 s."),
-        ("first steps of the submission (compiling, if it compiles)", "Not done after"),
+        ("first steps of the submission (the first may compile, for at most 180 s)", "ends by itself after 180 s."),
         ("loading", "ends by itself after 60 s."),
         ("timing pair 1", ""),
         ("first steps of the starter", ""),
@@ -344,6 +345,9 @@ def test_a_loop_that_never_yields_is_said_below_its_cell(kernel: Kernel) -> None
     finally:
         kernel.run("silence.SILENCE_S = 15")
     assert ran.error["traceback"] == ["Stopped; nothing was scored."] and any("square" in text for text in ran.updates)
+    assert any(
+        f"itself after {QUICK_LIMITS.first_step:.0f} s" in text for text in ran.updates
+    )  # as the lab's page says
 
 
 @pytest.mark.parametrize(("name", "what"), [("3d_tiny_ops", "Losses"), ("4e_inference", "One number for each answer")])

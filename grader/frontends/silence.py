@@ -45,12 +45,14 @@ class Silence:
                 self._say(what, self._means(what))
 
     def _means(self, what: str) -> str:
-        said = re.search(r"for at most (\d+) s", what)  # a quick look ends sooner
-        limits, ends = Limits(), f"{self._stop} stops it. It ends by itself after"
+        ends = f"{self._stop} stops it. It ends by itself after"
         if what.startswith("loading"):
-            return f"The cell isn't loaded after {SILENCE_S} s. What does it do on import? {ends} {limits.load:.0f} s."
+            return (
+                f"The cell isn't loaded after {SILENCE_S} s. What does it do on import? {ends} {Limits().load:.0f} s."
+            )
+        limit = re.search(r"for at most (\d+ s)", what)
         if what.startswith("the first step "):
             why = f"No step for {SILENCE_S} s yet. Is it compiling, or does the loop never yield?"
         else:
             why = f"Not done after {SILENCE_S} s. Is it compiling, are steps slow, or does the loop never yield?"
-        return f"{why} {ends} {said[1] if said else f'{limits.first_step:.0f}'} s."
+        return f"{why} {ends} {limit[1] if limit else 'some minutes'}."

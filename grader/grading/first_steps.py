@@ -60,7 +60,8 @@ def submission_begins(submission: Arm, setup: Setup, seed: int, alone: Alone, pr
 def first_steps(starter: Arm, submission: Arm, setup: Setup, progress: Progress) -> tuple[CheckResult, int]:
     """Whether the submission's first steps are the starter's, and the bytes that its files of weights may have."""
     form = setup.form
-    progress(0.14, "first steps of the submission (compiling, if it compiles)")
+    limit_s = submission.child.setting.limits.first_step
+    progress(0.14, f"first steps of the submission (the first may compile, for at most {limit_s:.0f} s)")
     warm_up(submission, setup)
     if form.serves:
         return answers_check.judge(form.parity, starter.losses, submission.losses), 0

@@ -22,6 +22,10 @@ class Limits:
 QUICK_LIMITS = Limits(first_step=180.0)
 
 
+def limits_of(quick: bool) -> Limits:
+    return QUICK_LIMITS if quick else Limits()
+
+
 @dataclass(frozen=True)
 class Setting:
     """The lab's form as far as a child knows it, and what is allowed to it."""

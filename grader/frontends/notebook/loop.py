@@ -23,6 +23,7 @@ from grader.labs.lab import CAUSES, Budget, Check, Growth, Lab
 from grader.look import Observation, look, peek, profile
 from grader.result import Progress
 from grader.safe_text import size_text
+from grader.sandbox.setting import limits_of
 from grader.sandbox.workspace import Workspace
 from grader.submission import Submission, predicted_in
 from grader.trace.catalogue import METRICS, PEEKED, PROFILED
@@ -235,8 +236,8 @@ class LoopLab(NotebookLab):
 
         def looked(progress: Progress) -> Note:
             submission = self._submission()
-            shared = {"allow_unconfined": True, "progress": progress, "kept": self._kept(submission.source)}
-            seen = how(submission, self.lab, device=self.device, **shared, **options)
+            shared = {"limits": limits_of(self.quick), "progress": progress, "kept": self._kept(submission.source)}
+            seen = how(submission, self.lab, device=self.device, allow_unconfined=True, **shared, **options)
             if seen is None:
                 return Note("Not measured", [NEEDS_GPU])
             if seen.message:
