@@ -156,7 +156,7 @@ class _Attempt:
 
 
 def measure(findings: Findings, submission: Submission, plan: Plan, limits: Limits | None, progress: Progress) -> None:
-    lab, form_name = findings.lab, findings.form_name
+    lab, form_name, began = findings.lab, findings.form_name, time.monotonic()
     findings.yardstick = yardstick(lab, form_name, submission)
     progress(0.0, "preparing data")
     setup = set_up(findings.form, form_name, findings.allow_unconfined, counted=lab.memory is not None)
@@ -171,7 +171,7 @@ def measure(findings: Findings, submission: Submission, plan: Plan, limits: Limi
             findings.start_again()
             _beside_the_starter(findings, replace(attempt, compile_s=compiled.seconds))
         assert findings.seed is not None
-        reference = replay.Reference(lab, setup.untimed, findings.seed)
+        reference = replay.Reference(lab, setup.untimed, findings.seed, began)
         if findings.work.outcome and findings.work.outcome.status == FAIL:
             replay.second_look(findings, reference, progress)
         if not (findings.work.same and findings.fits and findings.losses):

@@ -9,6 +9,8 @@ from tqdm import tqdm
 
 from grader.frontends.silence import Silence
 
+AGAIN_S = 15  # a step that goes on has its time left said again
+
 
 class Terminal:
     """Progress on standard error: a bar with time left on a terminal, else a line for each new step."""
@@ -18,6 +20,7 @@ class Terminal:
             total=100, desc=name, bar_format="{desc} {bar} {percentage:3.0f}% {postfix}", leave=False, disable=None
         )
         self.name, self.began, self.last = name, time.monotonic(), ""
+        self.printed = self.began
         self.silence = Silence(self._explain, "Ctrl+C")
 
     def __call__(self, share: float, what: str) -> None:
@@ -25,7 +28,8 @@ class Terminal:
         left = f", about {passed * (1 - share) / share:.0f} s left" if 0.1 < share < 1 else ""
         self.silence.after("" if share >= 1 else what)
         if self.bar.disable:
-            if what != self.last and share < 1:
+            if share < 1 and (what != self.last or time.monotonic() > self.printed + AGAIN_S):
+                self.printed = time.monotonic()
                 print(f"{self.name}: {what}{left}", file=sys.stderr, flush=True)
         else:
             self.bar.n = round(100 * share)

@@ -41,7 +41,7 @@ def profile_each(
         if once and (seen_before := starters.timeline(once, form_name, seconds, steps)):
             found.timelines[shown] = seen_before
             continue
-        progress(0.86 if arm is starter else 0.93, f"profiling the {name}")
+        progress(0.72 if arm is starter else 0.75, f"profiling the {name}")
         try:
             recorded, metrics = _profile(arm, setup, seconds, steps)
             found.metrics[name] = metrics

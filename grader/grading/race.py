@@ -109,7 +109,7 @@ def race(starter: Arm, submission: Arm, policy: Policy, plan: Plan, progress: Pr
     count, and Compiled where the race should be run once more."""
     known, turns = Race(alone_s=(policy.alone_s,), compile_s=policy.compile_s), []
     for n in range(1, plan.max_pairs + 1):
-        progress(0.2 + 0.6 * (n - 1) / max(plan.min_pairs + 1, n + 1), f"timing pair {n}")
+        progress(0.2 + 0.5 * (n - 1) / max(plan.min_pairs + 1, n + 1), f"timing pair {n}")
         before = len(submission.turns)
         known = replace(known, pairs=(*known.pairs, timed_pair(starter, submission, policy, plan, known.pairs)))
         turns.append(submission.turns[before:])
@@ -211,7 +211,7 @@ def exhaust_stockpile(
     if lost() > UNCERTAIN_POINTS and submission.compiled and policy.compile_s is None:
         raise Compiled(submission.compile_s)
     while lost() > UNCERTAIN_POINTS and submission.seconds < until:
-        progress(0.8, "the loop runs on: steps made ahead must be used up")
+        progress(0.7, "the loop runs on: steps made ahead must be used up")
         submission.run_on()
     known = replace(known, overstated=overstated(submission, starter, policy.counts_gpu_work))
     if lost() <= UNCERTAIN_POINTS:
@@ -255,7 +255,7 @@ def starter_again(known: Race, starter: Arm, plan: Plan, progress: Progress) -> 
     assert decided is not None
     beside = [pair.starter_s for pair in decided.pairs]
     if decision.slowed(beside, known.alone_s) > 1:  # by the submission, or by something that is still there
-        progress(0.94, "timing the starter alone")
+        progress(0.77, "timing the starter alone")
         with starter.timed():
             known = replace(known, alone_s=(*known.alone_s, starter.block(plan)))
         known = replace(known, slowed=decision.slowed(beside, known.alone_s))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from grader.result import FAIL, INCONCLUSIVE, CheckResult, Progress
 from grader.submission import solution
 
 REPLAY_S = 90.0  # how long the reference solution may train for comparison; timed blocks are some seconds each
+TELL_S = 5.0  # how often it says how long it still takes
 ROUNDED = 3  # trainings from weights that are rounded, where a seed is doubtful: one alone may end close by chance
 COMPARED_WITH_STARTER = (
     "The timed steps were compared with the starter's, as far as it came. They were not compared with the "
@@ -39,6 +41,16 @@ class Reference:
     lab: Lab
     setup: Setup  # of untimed runs
     seed: int
+    began: float  # the grade, on `time.monotonic`'s clock
+
+    def saying(self, progress: Progress, what: str) -> Callable[[float], None]:
+        """To be called with the seconds that are left. A bar reckons by shares, so the share is the one that comes to these."""
+
+        def say(left_s: float) -> None:
+            passed_s = time.monotonic() - self.began
+            progress(min(0.99, passed_s / (passed_s + left_s)), what)
+
+        return say
 
     def start(self, nudge: int = 0) -> contextlib.AbstractContextManager[Arm]:
         """nudge: see `Child.start`. Raises UserError where it is not part of this copy of the course."""
@@ -54,9 +66,10 @@ def _late_parity(reference: Reference, losses: Losses, replay: parity_check.Repl
 def _replayed(reference: Reference, checkpoints: Sequence[Checkpoint], progress: Progress) -> parity_check.Replay:
     """The reference solution's training beside the submission's weights on the way."""
     updates, files = {}, {each.step: each.file for each in checkpoints}
-    progress(0.95, "the reference solution trains as long, for comparison")
+    what = "the reference solution trains as long, for comparison"
+    progress(0.78, what)
     with reference.start() as arm:
-        for step in _reached(arm, files):
+        for step in _reached(arm, files, reference.saying(progress, what)):
             arm.child.give(WEIGHTS, files[step].read_bytes())
             updates[step] = arm.child.ask("compare", file=WEIGHTS, stretch=True)
         if not updates:
@@ -66,13 +79,30 @@ def _replayed(reference: Reference, checkpoints: Sequence[Checkpoint], progress:
         return parity_check.Replay(arm.losses, updates, held_out, arm.child.ask("evaluate")["loss"], logs=logs)
 
 
-def _reached(arm: Arm, steps: Iterable[int]) -> Iterator[int]:
-    """Train to each of these steps, as far as that takes no more than REPLAY_S in all."""
+def _reached(arm: Arm, steps: Collection[int], say: Callable[[float], None], more: int = 0) -> Iterator[int]:
+    """Train to each of these steps, as far as that takes no more than REPLAY_S in all. say: called with the seconds left, those of
+    so many `more` trainings included."""
+
+    def left_s() -> float:
+        whole_s = max((each for each in map(arm.reaching_s, steps) if each <= REPLAY_S), default=0.0)
+        return max(0.0, (more + 1) * whole_s - arm.reaching_s(len(arm.losses)))
+
     for step in sorted(steps):
         if arm.reaching_s(step) > REPLAY_S:
             return
-        arm.step_s = arm.run(step - len(arm.losses))
+        say(left_s())
+        _train(arm, step, lambda: say(left_s()))
         yield step
+
+
+def _train(arm: Arm, until: int, say: Callable[[], None]) -> None:
+    """Train until so many steps are made in all, with a word after every TELL_S."""
+    seconds, steps = arm.seconds, until - len(arm.losses)
+    while (missing := until - len(arm.losses)) > 0:
+        arm.step_s = arm.run(min(missing, max(1, int(TELL_S / arm.step_s))))
+        say()
+    if steps > 0:
+        arm.step_s = (arm.seconds - seconds) / steps
 
 
 def compared_part(race: Race, replay: parity_check.Replay, decide: Decide) -> tuple[Race, tuple[str, ...]]:
@@ -86,7 +116,7 @@ def compared_part(race: Race, replay: parity_check.Replay, decide: Decide) -> tu
     if decided and race.decided:
         decided = replace(decided, certain=min(decided.certain, race.decided.certain))
     warning = (
-        f"The loop claims {claimed} steps. The reference solution could follow {followed} of them in "
+        f"The loop made {claimed} steps. The reference solution could follow {followed} of them in "
         f"{REPLAY_S:.0f} s. What was timed after those does not count."
     )
     return replace(race, pairs=pairs, decided=decided), (warning,)
@@ -99,17 +129,18 @@ def twins(reference: Reference, checkpoints: Sequence[Checkpoint], step: int, pr
     found: dict[int, Near] = {}
     first = reference.setup.form.parity.steps
     with tempfile.TemporaryDirectory() as folder:
-        progress(0.96, "the reference solution once more, for its weights")
+        say = reference.saying(progress, "the reference solution once more, for its weights")
         with reference.start() as arm:
             kept = {}
-            for stop in _reached(arm, [each.step for each in checkpoints]):  # each stretch is compared, too
+            steps = [each.step for each in checkpoints]  # each stretch is compared, too
+            for stop in _reached(arm, steps, say, more=ROUNDED):
                 arm.child.weights(WEIGHTS)
                 kept[stop] = Path(folder) / str(stop)
                 kept[stop].write_bytes(arm.child.fetch(WEIGHTS, max_weights_bytes(arm.child, WEIGHTS)))
         for n in range(1, 1 + ROUNDED):
-            progress(0.96 + 0.01 * n, "trainings from rounded weights, which show how far rounding leads")
+            say = reference.saying(progress, "trainings from rounded weights, which show how far rounding leads")
             with reference.start(nudge=n) as twin:
-                for stop in _reached(twin, kept):
+                for stop in _reached(twin, kept, say, more=ROUNDED - n):
                     twin.child.give(WEIGHTS, kept[stop].read_bytes())
                     update = twin.child.ask("compare", file=WEIGHTS, stretch=True)
                     near = parity_check.apart(twin.losses, arm.losses, update, first, stop)
@@ -120,14 +151,15 @@ def twins(reference: Reference, checkpoints: Sequence[Checkpoint], step: int, pr
 def _answers(reference: Reference, losses: Losses, progress: Progress) -> CheckResult:
     """Whether every request of the timed run got the answers of the reference solution, from the first to the last. Raises
     UserError where it is not part of this copy of the course."""
-    starting = reference.start()
-    progress(0.95, "the reference solution answers the same requests, for comparison")
+    starting, what = reference.start(), "the reference solution answers the same requests, for comparison"
+    progress(0.78, what)
     with starting as arm:
         more = len(losses.submission) - len(arm.losses)
         # one that is compiled answers in less than half the time of the reference, which is not
         if more > 2 * REPLAY_S / arm.step_s:
             return answers_check.too_many(len(losses.submission))
-        arm.run(max(1, more))
+        say, until = reference.saying(progress, what), len(arm.losses) + max(1, more)
+        _train(arm, until, lambda: say((until - len(arm.losses)) * arm.step_s))
         return answers_check.judge(reference.setup.form.parity, arm.losses, losses.submission, "reference solution")
 
 
@@ -193,15 +225,16 @@ def second_look(findings: Findings, reference: Reference, progress: Progress) ->
     first, check = findings.work.outcome, reference.lab.outcome
     assert first is not None and check is not None
     step = first.evidence["steps"]
-    progress(0.94, "the reference solution from the same seed, for its held-out data")
+    what = "the reference solution from the same seed, for its held-out data"
+    progress(0.78, what)
     try:
         with reference.start() as arm:
             if arm.reaching_s(step) > REPLAY_S:
                 late = f"The reference solution could not follow these {step} steps in {REPLAY_S:.0f} s."
                 findings.replay_warnings += (late,)
                 return
-            if step > len(arm.losses):
-                arm.run(step - len(arm.losses))
+            say = reference.saying(progress, what)
+            _train(arm, step, lambda: say((step - len(arm.losses)) * arm.step_s))
             findings.note(outcome=outcome_check.beside(check, first, arm.child.ask("evaluate")))
     except UserError as missing:
         reason = f"{first.reason} The reference solution would tell whether this grade's seed leads there. {missing}"

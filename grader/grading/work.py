@@ -109,7 +109,7 @@ def outlast(check: Growth, starter: Arm, submission: Arm, progress: Progress) ->
         for _ in range(pieces):
             if (left_s := until - time.monotonic()) < 0:
                 return judged
-            progress(0.8, "running on until the memory that is held in advance could hide no leak")
+            progress(0.7, "running on until the memory that is held in advance could hide no leak")
             with submission.metered(), submission.untimed_turn():
                 submission.run(min(math.ceil(more / pieces), 1 + int(left_s / submission.step_s)))
         judged = memory_check.judge_growth(check, starter.meter, submission.meter)
@@ -124,7 +124,7 @@ def outcome(lab: Lab, setup: Setup, starter: Arm, race: Race, progress: Progress
     band, missing = calibration.outcome_band(lab, setup.form_name)
     if band is None:
         return outcome_check.not_measured(missing)
-    progress(0.84, "evaluating on held-out data")
+    progress(0.71, "evaluating on held-out data")
     step, file = setup.form.parity.steps, FIRST_WEIGHTS
     if race.checkpoints:
         step, file = race.checkpoints[-1].step, WEIGHTS
