@@ -10,7 +10,7 @@ from grader.grading.arms import MAX_TRACE, open_arm, set_up
 from grader.grading.failure import explain, with_details
 from grader.grading.forms import choose_form, fitted, on_own_cores, too_few_devices
 from grader.labs.lab import Form, Lab
-from grader.measure.blocks import Arm, watch_lost, whole_rounds
+from grader.measure.blocks import Arm, lost_since, whole_rounds
 from grader.measure.memory import Meter
 from grader.result import Progress, silent
 from grader.sandbox.child_error import ChildError
@@ -103,7 +103,8 @@ def _warm_up(arm: Arm, form: Form, steps: int, progress: Progress) -> None:
 
 
 def _time(seen: Observation, arm: Arm, steps: int) -> None:
-    with watch_lost(arm.child) as lost, arm.metered():
+    lost = lost_since(arm.child.processes)
+    with arm.metered():
         seen.step_s = arm.step_s = arm.run(steps)
     seen.lost = lost()
 

@@ -51,6 +51,22 @@ def test_the_report_the_trace_and_the_numbers_are_files(tmp_path):
     assert b"9,000 (of the optimizer)" in done.stderr
 
 
+def test_other_programs_that_had_the_processor_are_named(tmp_path):
+    """Two of them on the job's only core."""
+    pin = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    others = [subprocess.Popen([sys.executable, "-c", f"import os; {pin}while True: pass"]) for _ in range(2)]
+    try:
+        job = script(tmp_path, MODEL, pin, STEPS)
+        done = command(tmp_path, "--at-step", "20", "--stop", "--out", "out", "--", sys.executable, job, "1000000")
+    finally:
+        for each in others:
+            each.kill()
+            each.wait()
+    assert b"other programs had the processor in " in done.stderr
+    (lost,) = json.loads((tmp_path / "out" / "run.json").read_text())["lost_to_others"]
+    assert lost > 0.2
+
+
 @pytest.mark.slow
 def test_a_faster_earlier_run_makes_the_status_3(tmp_path):
     job = script(tmp_path, MODEL, "for _ in range(60):\n    step(); time.sleep(float(sys.argv[1]))\n")

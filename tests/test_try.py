@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -193,8 +194,8 @@ def test_attention_that_is_written_out_is_fused_or_left(tmp_path):
 
 def test_one_run_of_a_lever_is_judged_by_how_much_runs_differ():
     """Slower by 5% where runs differ by 10%: cannot tell; by 60%: slower. Never where nothing ran twice."""
-    base, few = Rung((), [0.100, 0.110, 0.098]), Rung((), [0.1])
-    near, far = Rung((lever("tf32"),), [0.108]), Rung((lever("fused"),), [0.16])
+    base, few = Rung((), [0.100, 0.110, 0.098], [0.0] * 3), Rung((), [0.1], [0.0])
+    near, far = Rung((lever("tf32"),), [0.108], [0.0]), Rung((lever("fused"),), [0.16], [0.0])
     found = Tried(base, [near, far])
     trying._judge(found, near, base)
     trying._judge(found, far, base)
@@ -265,6 +266,36 @@ def test_what_is_found_to_pay_at_last_stands_on_the_ladder(tmp_path, name):
     assert len(list(tmp_path.glob("runEL-*"))) == (0 if name == "one" else 2)
 
 
+def test_what_other_programs_took_is_no_gain():
+    """The job as it is on a busy machine, and the lever on a quiet one: it seemed twice as fast, for others had half of the time."""
+    base = Rung((), [0.2, 0.21, 0.2], lost=[0.5, 0.5, 0.5])
+    quiet, double = (
+        Rung((lever(name),), step_s, lost=[0.0] * 3)
+        for name, step_s in (("tf32", [0.1, 0.1, 0.11]), ("fused", [0.02, 0.02, 0.021]))
+    )
+    found = Tried(base, [quiet, double])
+    for rung in found.alone:
+        trying._judge(found, rung, base)
+    assert (quiet.said, double.said) == (decision.UNKNOWN, decision.FASTER)
+    assert quiet.gain.factor > 1.8 and quiet.gain.lower < 1
+    assert "Other programs had the processor in up to 50% of a run's time" in text(found)
+
+
+def test_levers_that_change_nothing_seldom_seem_to():
+    """A dozen on a machine whose runs differ by 5%: with the interval of each alone one of them was "faster" in four jobs of ten."""
+    draw, wrong = random.Random(0), 0
+    for _ in range(100):
+        base, *rungs = (
+            Rung(some, [draw.lognormvariate(0, 0.05) for _ in range(3)], lost=[0.0] * 3)
+            for some in [()] + [(lever("tf32"),)] * 12
+        )
+        found = Tried(base, rungs)
+        for rung in rungs:
+            trying._judge(found, rung, base)
+        wrong += any(rung.said == decision.FASTER for rung in rungs)
+    assert wrong <= 5
+
+
 def test_a_lever_that_breaks_the_job_says_why(tmp_path, job):
     more = "    if os.environ.get('BREAK'): raise ValueError('no such thing')\n"
     broken = Lever("tf32", "tf32", "", environment={"BREAK": "1"})
@@ -317,7 +348,7 @@ def test_nothing_of_the_user_s_is_changed_in_a_copy(tmp_path, job):
 
 
 def test_what_the_budget_cuts_short_says_so_and_loses_nothing(tmp_path, job):
-    fresh, known = Rung((lever("tf32"),)), Rung((lever("tf32"),), [0.1], notes=["TF32"])
+    fresh, known = Rung((lever("tf32"),)), Rung((lever("tf32"),), [0.1], [0.0], notes=["TF32"])
     for rung in (fresh, known):
         trying._run(rung, job(), LOOK, tmp_path, 0.2)
     assert fresh.why_not == trying.SPENT
@@ -370,10 +401,10 @@ def test_a_name_of_no_lever_is_answered_with_those_there_are():
 
 
 def test_losses_that_part_are_marked():
-    base = Rung((), [0.1, 0.1], losses=[1.0, 0.9, 0.8])
+    base = Rung((), [0.1, 0.1], [0.0] * 2, losses=[1.0, 0.9, 0.8])
     same, other = (
-        Rung((lever("tf32"),), [0.05, 0.05], losses=[1.001, 0.9, 0.8]),
-        Rung((lever("fused"),), [0.05, 0.05], losses=[1.5, 1.4, 1.4]),
+        Rung((lever("tf32"),), [0.05, 0.05], [0.0] * 2, losses=[1.001, 0.9, 0.8]),
+        Rung((lever("fused"),), [0.05, 0.05], [0.0] * 2, losses=[1.5, 1.4, 1.4]),
     )
     found = Tried(base, [same, other])
     for rung in found.alone:

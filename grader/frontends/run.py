@@ -19,13 +19,12 @@ from grader.frontends import diagnose, diagnose_job, diagnosis_page
 from grader.frontends.options import add_command, command_of, duration
 from grader.measure import decision
 from grader.own.record import against, moved, read_record, record
-from grader.own.running import Seen, mean_step_s, run_watched
+from grader.own.running import MUCH_LOST, Seen, mean_step_s, run_watched
 from grader.result import check_writable, write_json, write_text
 from grader.safe_text import clean, one_line
 from grader.trace import analyse
 
 SLOWER = 3  # exit status
-MUCH_HELD_UP = 0.02  # share of the time that other programs may take before it is named
 BEHIND = 10  # by how much a report lets the job go first, as nice does
 ROW = "  {:<22} {}"
 PARTS = {
@@ -167,6 +166,10 @@ class Looks:
             self._report(*kept[0])
         elif seen.processes:
             say(f"a step takes {_ms(mean_step_s(seen.processes[0]['looks'][number - 1]))}.")
+        if (lost := seen.lost[number - 1]) > MUCH_LOST:
+            say(
+                f"other programs had the processor in {lost:.0%} of the time of this measurement. Its steps may be so much too long."
+            )
 
     def _report(self, path: Path, process: dict[str, Any], look: dict[str, Any]) -> None:
         """Of the only rank: the diagnosis, on the screen and beside the trace."""
@@ -320,7 +323,7 @@ def _ms(seconds: float) -> str:
 def _compared(earlier: list[dict[str, Any]], found: dict[str, Any]) -> int:
     said, gain, held_up = against(earlier, found)
     say(f"{said}: {gain.factor:.2f} times as fast as before (90% interval {gain.lower:.2f} to {gain.upper:.2f}).")
-    if said == decision.UNKNOWN and held_up > MUCH_HELD_UP:
+    if said == decision.UNKNOWN and held_up > MUCH_LOST:
         say(
             f" Other programs had the processor in {held_up:.0%} of the time of one of these runs. Repeat it on a quiet machine."
         )

@@ -18,6 +18,7 @@ from grader.frontends.options import add_command, add_json, command_of, duration
 from grader.frontends.terminal import Terminal
 from grader.measure import decision
 from grader.own import trying
+from grader.own.running import MUCH_LOST
 from grader.own.trying import Lever, Rung, Tried, try_levers
 from grader.paths import temporary
 from grader.result import json_value
@@ -161,6 +162,11 @@ def _notes(found: Tried) -> list[str]:
     if not found.comparable:
         notes.append(
             "Two unchanged runs have different losses from the first steps on, so losses can't be compared. Is a seed missing?"
+        )
+    lost = max((share for rung in [found.baseline, *found.alone, *found.ladder] for share in rung.lost), default=0.0)
+    if lost > MUCH_LOST:
+        notes.append(
+            f"Other programs had the processor in up to {lost:.0%} of a run's time. The intervals allow for that. Repeat it on a quiet machine."
         )
     if not found.complete:
         notes.append("The budget was spent before everything was measured. --budget gives more.")

@@ -17,6 +17,7 @@ from grader.measure.decision import Pair
 from grader.measure.memory import Meter
 from grader.sandbox.drive import Drive
 from grader.sandbox.parent import Child, turn
+from grader.sandbox.processes import Processes
 
 CHUNK_S = 0.25  # a burn goes in chunks of about this long
 MAX_BURN_CHUNKS = 8
@@ -271,7 +272,8 @@ def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], N
     for name, arm in arms:
         before_block()
         # looked at while the arm is frozen: it takes some time, in which a loop that ran could make steps ahead
-        with watch_lost(arm.child) as lost, arm.metered(), arm.timed(core):
+        lost = lost_since(arm.child.processes)
+        with arm.metered(), arm.timed(core):
             seconds = arm.block(plan)
         times[name] = seconds, lost()
     (starter_s, starter_lost), (submission_s, submission_lost) = times["starter"], times["submission"]
@@ -338,22 +340,23 @@ def usual(times: dict[int, float]) -> list[int]:
     return [key for key, time in times.items() if 0.9 * median <= time <= 1.1 * median]
 
 
-@contextlib.contextmanager
-def watch_lost(child: Child) -> Iterator[Callable[[], float]]:
-    """Gives a function that says, at the end, the share of the time that the child lost to other programs.
+def lost_since(processes: Processes) -> Callable[[], float]:
+    """Gives a function that says the share of the time since now that these lost to other programs.
 
-    That is how long one of its threads waited for a processor, the one that waited most, and how long the grader did, which times
-    it; but no more than the others' share of the processors' work, for a loop can be in its own way. Time that other virtual
+    That is how long one of their threads waited for a processor, the one that waited most, and how long the grader did, which times
+    them; but no more than the others' share of the processors' work, for a loop can be in its own way. Time that other virtual
     machines took comes on top. A neighbour who is in nobody's way costs nothing."""
-    began, waited, own = time.monotonic(), child.processes.waited(), child.processes.cpu_seconds()
+    began, waited, own = time.monotonic(), processes.waited(), processes.cpu_seconds()
     grader_waited = waited_s("thread-self")
     worked, stolen = machine.processor_time()
-    share = 0.0
-    yield lambda: share
-    passed, now = time.monotonic() - began, child.processes.waited()
-    most = max((seconds - waited.get(thread, 0.0) for thread, seconds in now.items()), default=0.0)
-    most += waited_s("thread-self") - grader_waited
-    own = child.processes.cpu_seconds() - own
-    worked, stolen = (after - before for after, before in zip(machine.processor_time(), (worked, stolen), strict=True))
-    others = max(0.0, worked - own) / max(worked, 1e-9)
-    share = min(0.95, min(most / passed, others) + stolen / max(worked + stolen, 1e-9))
+
+    def share() -> float:
+        passed, now = time.monotonic() - began, processes.waited()
+        most = max((seconds - waited.get(thread, 0.0) for thread, seconds in now.items()), default=0.0)
+        most += waited_s("thread-self") - grader_waited
+        ours = processes.cpu_seconds() - own
+        done, taken = (after - before for after, before in zip(machine.processor_time(), (worked, stolen), strict=True))
+        others = max(0.0, done - ours) / max(done, 1e-9)
+        return min(0.95, min(most / passed, others) + taken / max(done + taken, 1e-9))
+
+    return share

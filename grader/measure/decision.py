@@ -52,10 +52,14 @@ def gain(starter_s: Sequence[float], submission_s: Sequence[float], noise_floor:
 
 
 def of_runs(
-    before: Sequence[float], now: Sequence[float], others: Sequence[Sequence[float]] = (), noise_floor: float = 0.0
+    before: Sequence[float],
+    now: Sequence[float],
+    others: Sequence[Sequence[float]] = (),
+    noise_floor: float = 0.0,
+    wider: float = 1.0,
 ) -> Gain:
     """The gain from few runs of two jobs, times per step. How much runs of one job differ is pooled over both and the `others`,
-    so that two runs each can decide. The interval is unbounded where no job ran twice. Raises ValueError for no runs or times
+    so that two runs each can decide. The interval is so many times wider, and unbounded where no job ran twice. Raises ValueError for no runs or times
     that are not positive.
 
     Student's t for two means with one variance: https://www.itl.nist.gov/div898/handbook/eda/section3/eda353.htm"""
@@ -69,7 +73,7 @@ def of_runs(
     if not freedom:
         return Gain(math.exp(mean), 0.0, math.inf, math.nan, n)
     sd = math.sqrt(sum((x - fmean(job)) ** 2 for job in jobs for x in job) / freedom)
-    half = _student(freedom) * max(sd, noise_floor) * math.sqrt(1 / len(before) + 1 / len(now))
+    half = wider * _student(freedom) * max(sd, noise_floor) * math.sqrt(1 / len(before) + 1 / len(now))
     return Gain(math.exp(mean), math.exp(mean - half), math.exp(mean + half), sd, n)
 
 

@@ -36,6 +36,7 @@ def record(seen: Seen, command: Sequence[str]) -> dict[str, Any]:
         "command": list(command),
         "status": seen.status,
         "seconds": seen.seconds,
+        "lost_to_others": seen.lost,
         "gpu_utilisation_as_shown": fmean(seen.gpu_busy) if seen.gpu_busy else None,
         "ranks": ranks,
     }

@@ -22,13 +22,16 @@ from typing import Any
 import psutil
 
 from grader.errors import UserError
+from grader.measure.blocks import lost_since
 from grader.paths import temporary
+from grader.sandbox.processes import Processes
 
 WATCH = Path(__file__).parent / "watch"
 TORCH_SEEN = "torch-seen"
 POLL_S = 0.3
 STOP_S = 10.0  # that a stopped job has to end before it is killed
 GRACE_S = 2.0  # that what a command started may take to end after it
+MUCH_LOST = 0.02  # share of the time that other programs may take before it is named
 NO_STEP_S = 300.0  # without a first step: said once
 
 
@@ -39,6 +42,7 @@ class Seen:
     processes: list[dict[str, Any]] = field(default_factory=list)  # of those that train, by rank
     torch: bool = False  # some process imported it
     gpu_busy: list[float] = field(default_factory=list)  # as nvidia-smi shows it, 0 to 1, while steps were timed
+    lost: list[float] = field(default_factory=list)  # share of each measurement, 0 to 1, that went to other programs
     status: int | None = None  # exit status of the command
     cut_short: bool = False  # it was ended at its limit
     left: list[int] = field(default_factory=list)  # process ids of what went on after the command's end
@@ -131,16 +135,22 @@ def _watch(
 ) -> bool:
     """Until the job has ended. Returns whether it was ended from here."""
     told, warned, stopped, running = 0, False, False, True
+    family, measuring = Processes(os.getpid()), False
+    lost = lost_since(family)
     while running:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(POLL_S)
         running = process.poll() is None
         gather(folder, seen)
-        if any(each["measuring"] for each in seen.processes):
+        before, measuring = measuring, any(each["measuring"] for each in seen.processes)
+        if measuring and not before:
+            lost = lost_since(family)
+        if measuring:
             seen.gpu_busy += _utilisation(seen)
         passed = time.monotonic() - began
         enough = seen.cut_short = running and passed > limit_s
         if seen.looks > told:
+            seen.lost += [lost()] * (seen.looks - told)
             told = seen.looks
             enough |= looked(seen)
         if enough and running:
