@@ -222,6 +222,19 @@ def test_on_the_cpu_the_operators_with_most_time_of_their_own_are_named():
     assert a.diagnosis.text.endswith("took most: aten::addmm 60%, aten::linear 10%, aten::gelu 10%.")
 
 
+def test_on_the_cpu_what_the_host_did_between_operators_is_told():
+    """A drawing of 6 ms in each step of 10 ms, after the optimizer."""
+    r, ms = Recording(), 1_000_000
+    for n in range(4):
+        r.step(n, 10 * n * ms, 10 * (n + 1) * ms)
+        r.event("cpu_op", "aten::mm", 10 * n * ms, 4 * ms).event(
+            "user_annotation", "draw", 10 * n * ms + 4 * ms, 6 * ms
+        )
+    text = trace.analyse(r.read(expect_gpu=False)).diagnosis.text
+    assert "For 6 ms of a step under the profiler (60%) no operator of PyTorch ran" in text
+    assert 'Most of it was in "draw"' in text and "between aten::mm and aten::mm" in text
+
+
 def test_on_the_cpu_as_well_shorter_recorded_steps_waited_less():
     found = trace.analyse(on_cpu(100).read(), 10_000).diagnosis
     assert found.cause == "input-bound" and found.confidence == 0.91 and found.what_if_step_ms == pytest.approx(9e-4)

@@ -49,6 +49,7 @@ def test_the_report_the_trace_and_the_numbers_are_files(tmp_path):
     found = json.loads((tmp_path / "out" / "run.json").read_text())
     assert found["ranks"][0]["steps"] == 9000
     assert b"9,000 (of the optimizer)" in done.stderr
+    assert b"this job ran on the CPU" in done.stderr and b"incomplete" not in done.stderr
 
 
 def test_other_programs_that_had_the_processor_are_named(tmp_path):

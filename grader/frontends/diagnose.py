@@ -120,11 +120,11 @@ def _analysis(recorded: Trace, path: str, step_ns: float | None, top: int, wante
     return analyse(recorded, step_ns, top, skip, count)
 
 
-def read_trace(path: str, steps: portion.Wanted | None = None) -> Trace:
-    """Raises UserError for what is no trace. steps: see `read`."""
+def read_trace(path: str, steps: portion.Wanted | None = None, expect_gpu: bool = True) -> Trace:
+    """Raises UserError for what is no trace. steps, expect_gpu: see `read`."""
     try:
         # A link of the user's own is followed; `read` follows none, since elsewhere a stranger may have made it.
-        return read(Path(path).resolve(), steps=steps)
+        return read(Path(path).resolve(), steps=steps, expect_gpu=expect_gpu)
     except TraceError as error:
         why = clean(str(error))
         raise UserError(why if Path(path).name in str(error) else f"{clean(path)}: {why}") from None

@@ -26,6 +26,10 @@ from grader.trace import analyse
 
 SLOWER = 3  # exit status
 BEHIND = 10  # by how much a report lets the job go first, as nice does
+ON_CPU = (
+    "this job ran on the CPU. Its report says what a step waits for, which operators take most of it, and what the host does between "
+    "them. Causes that need a GPU are none here."
+)
 ROW = "  {:<22} {}"
 PARTS = {
     "data_wait": "waiting for data",
@@ -173,7 +177,8 @@ class Looks:
 
     def _report(self, path: Path, process: dict[str, Any], look: dict[str, Any]) -> None:
         """Of the only rank: the diagnosis, on the screen and beside the trace."""
-        a = analyse(diagnose.read_trace(str(path)), 1e9 * mean_step_s(look))
+        on_gpu = bool(process["gpu"])
+        a = analyse(diagnose.read_trace(str(path), expect_gpu=on_gpu), 1e9 * mean_step_s(look))
         with contextlib.suppress(UserError):  # a recording slower than usual is a recording still
             diagnose.check_step(a, str(path))
         names = [path.name]
@@ -184,6 +189,8 @@ class Looks:
             lambda width, colour: diagnose.text(names, [a], width, colour),
             look,
         )
+        if not on_gpu and not len(a.trace.gpu):
+            say(ON_CPU)
 
     def _report_job(self, kept: list[tuple[Path, dict[str, Any], dict[str, Any]]]) -> None:
         """Of all ranks at once."""

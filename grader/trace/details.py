@@ -13,6 +13,8 @@ from grader.trace.breakdown import Breakdown
 from grader.trace.catalogue import PARTS, Metrics
 from grader.trace.causes import ms
 from grader.trace.columns import Trace
+from grader.trace.events import CPU_OP
+from grader.trace.host import data_waits
 from grader.trace.nesting import Ancestry, distinct
 from grader.trace.operations import LIBRARY_OP, OPTIMIZER, Operation
 from grader.trace.steps import Steps
@@ -26,6 +28,7 @@ REACHED = 2  # times the least, which a kernel that suits its work comes down to
 WARM_UP = "Record steps after a warm-up."
 NEVER_WAITS, AS_LONG = 0.95, 0.8  # share of the step that the host is at work; of a cost: as much
 MANY_LAUNCHES = 50  # in one call of an operator
+PAUSE_NS = 100_000  # between two operators: a shorter one is the cost of Python
 PART = 0.1  # of the step: an operation that costs less is not what holds it back
 
 # The queue is emptied so often that the host never gets ahead: then waits and launches cannot be told apart by what they cost.
@@ -153,6 +156,21 @@ def of_host(trace: Trace, steps: Steps, b: Breakdown) -> Told:
     if cpu:
         said.append(f"Of it {_listed(cpu)} worked on tensors of the CPU.")
     return Told(said, collecting=d.collecting >= MUCH * total, compiling=d.compiling >= MUCH * total)
+
+
+def on_cpu(trace: Trace, steps: Steps) -> list[str]:
+    """What the host did while no operator ran, where it worked for no GPU and waited for no data."""
+    ops = np.flatnonzero(trace.category == CPU_OP)
+    still = intervals.complement(intervals.union(trace.start[ops], trace.end[ops]), *steps.host)
+    spans = intervals.difference(still, data_waits(trace, steps.thread))
+    long = spans[1] - spans[0] >= PAUSE_NS
+    spans = spans[0][long], spans[1][long]
+    total, step = intervals.length(spans) / len(steps), (steps.host[1] - steps.host[0]) / len(steps)
+    if not len(ops) or total < PART * step:
+        return []
+    said = f"For {ms(total)} of a step under the profiler ({total / step:.0%}) no operator of PyTorch ran: the host did something else."
+    d = doing(trace, steps, spans)
+    return [said, *_where(d), *_who(d, total)]
 
 
 def _who(d: Doing, total: float) -> list[str]:

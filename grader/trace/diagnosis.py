@@ -111,7 +111,7 @@ def diagnose(
     if not m.complete and not (m.reasons == [NO_GPU] and not len(launches_of(trace))):
         return Diagnosis(text=f"{INCOMPLETE} {'; '.join(m.reasons)}.")
     if not b.parts or not b.step_ns:
-        return _without_gpu(trace, m)
+        return _without_gpu(trace, m, steps)
     step = b.step_ns
     case = _Case(trace, m, b, step, steps, details.slow(operations, step), details.tiny_operation(operations, m))
     costs = {name: sum(b.parts[part] for part in cause.parts) for name, cause in CAUSES.items()}
@@ -238,8 +238,9 @@ def _unseen(cause: str, b: Breakdown) -> float:
     return sum(b.unseen.get(part, 0.0) for part in STALLS[cause].parts) if cause in STALLS else 0.0
 
 
-def _without_gpu(trace: Trace, m: Metrics) -> Diagnosis:
+def _without_gpu(trace: Trace, m: Metrics, steps: Steps | None) -> Diagnosis:
     """A run on the CPU: the one cause that can be told is waiting for data."""
+    more = _host_ops(m) + "".join(f" {each}" for each in (details.on_cpu(trace, steps) if steps else ()))
     wait, traced = m.data_wait, m.step_ns_traced
     step = m.step_ns or traced
     if wait and step and traced is not None and traced < step:  # what is missing is a wait for data, see `breakdown`
@@ -248,7 +249,7 @@ def _without_gpu(trace: Trace, m: Metrics) -> Diagnosis:
         known = "the trace does not show how long a step waits for data"
         if wait is not None:
             known = f"waiting for data is {int(100 * wait)}% of the step, less than half"
-        return Diagnosis(text=f"No diagnosis: nothing ran on a GPU, and {known}.{_host_ops(m)}")
+        return Diagnosis(text=f"No diagnosis: nothing ran on a GPU, and {known}.{more}")
     what_if = step * (1 - wait) / 1e6
     waits = _longest(trace, m, "data_wait")
     return Diagnosis(
@@ -260,7 +261,7 @@ def _without_gpu(trace: Trace, m: Metrics) -> Diagnosis:
         what_to_try=ON_CPU,
         lesson=CAUSES["input"].lesson,
         teaches=CAUSES["input"].lab,
-        text=f"The training process waited for data {wait:.0%} of the step, and nothing ran on a GPU.{_host_ops(m)}",
+        text=f"The training process waited for data {wait:.0%} of the step, and nothing ran on a GPU.{more}",
     )
 
 
