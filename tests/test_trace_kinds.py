@@ -167,6 +167,25 @@ def test_steps_that_overlap_in_part_stay_unjudged():
     assert "its steps overlap" in seen(job).metrics.reasons
 
 
+# ts beside epochs of 2026 as floats of 64 bits, or whole microseconds: start and duration are rounded apart
+@pytest.mark.parametrize("name", ["ProfilerStep#{}", "decode {}"])
+@pytest.mark.parametrize("unit", [0.001, 0.25, 1])
+def test_steps_that_touch_after_rounding_do_not_overlap(name, unit):
+    job, starts = Job(), []
+    for number in range(6):
+        start = job.now = job.now + 0.61 * (number > 0)
+        for _ in range(10):
+            job.op(length=100)
+        job.wait()
+        job.now += 100.37
+        job.mark(name.format(number), start)
+        starts.append(start)
+    for event, after in zip([e for e in job.events if e["name"].startswith(name[:6])], starts[1:], strict=False):
+        event["dur"] = after + 0.9 * unit - event["ts"]
+    a = seen(job)
+    assert a.metrics.complete and a.metrics.steps == 5 and a.diagnosis.cause == "compute-bound"
+
+
 # ---------------------------------------------------------------- layers are no steps
 
 BLOCK = [

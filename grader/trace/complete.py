@@ -17,6 +17,7 @@ from grader.trace.events import (
     OVERLAPPING_LAUNCH,
     SYNC_DEVICE,
 )
+from grader.trace.intervals import TOUCHING_NS
 from grader.trace.loss import MISSING_TOLERATED, MOST_LOST, Loss, among, captured, first_counted, launches_of
 from grader.trace.nesting import alike
 from grader.trace.words import counted, milliseconds, plain
@@ -26,7 +27,6 @@ FEW_TWICE = 0.02  # share of launches whose id another one has: so few change no
 CLOCKS_APART_NS = 1_000_000  # clocks of CPU and GPU differ by up to 10 us; this is no clock error
 # A GPU that idles now and then takes what was launched sooner, at least one of so many.
 NEVER_SO_LATE_NS, FEW, MOST_BUSY = 200_000_000, 10, 0.8
-TOUCHING_NS = 1_000  # kernels that overlap by less may do so by the clock's steps alone
 # The call takes a host 2 to 20 us, and its quickest tenth is not held up by a queue that is full.
 LAUNCH_OF_KNOWN_LENGTH = re.compile(r"(cuda|hip|hipModule)LaunchKernel")
 LONGEST_LAUNCH_NS = 1_000_000
@@ -126,7 +126,7 @@ def _not_one_row(trace: Trace, steps: np.ndarray) -> list[str]:
     if (processes := len({trace.threads[thread][0] for thread in threads})) > 1:
         return [f"it holds the steps of {processes} processes: give the trace of each in a file of its own"]
     reasons = ["its steps are on several threads"] if len(threads) > 1 else []
-    if (trace.start[steps][1:] < trace.end[steps][:-1]).any():
+    if (trace.start[steps][1:] < trace.end[steps][:-1] - TOUCHING_NS).any():
         reasons.append("its steps overlap")
     return reasons
 

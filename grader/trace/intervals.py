@@ -8,6 +8,7 @@ import numpy as np
 
 Intervals = tuple[np.ndarray, np.ndarray]
 
+TOUCHING_NS = 1_000  # events that overlap by less may do so by a clock's steps or a writer's rounding alone
 EMPTY: Intervals = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 

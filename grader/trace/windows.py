@@ -10,6 +10,7 @@ import numpy as np
 
 from grader.trace import intervals
 from grader.trace.events import CAPTURE_BEGIN, COPY_LAUNCH, CPU_OP, GRAPH_LAUNCH, KERNEL_LAUNCH, SYNC_CALL
+from grader.trace.intervals import TOUCHING_NS
 from grader.trace.words import milliseconds, plain
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ def _work(moments: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarr
 
 def _cut_off(trace: Trace, starts: np.ndarray, ends: np.ndarray) -> int:
     """1 where the last step has far less work than any other, as where a recording ends within it."""
-    if len(starts) < 2 or (starts[1:] < ends[:-1]).any():
+    if len(starts) < 2 or (starts[1:] < ends[:-1] - TOUCHING_NS).any():
         return 0
     moments, length = _moments(trace), ends - starts
     work = _work(moments, starts, ends)
@@ -230,7 +231,7 @@ def _by_annotation(trace: Trace, moments: np.ndarray) -> Windows | None:
     for one in np.argsort(-time, kind="stable")[:MOST_TRIED].tolist():
         mine = own[of == one]
         end = np.maximum.accumulate(trace.end[mine])
-        mine = mine[np.append(True, trace.start[mine[1:]] >= end[:-1])]  # the outermost
+        mine = mine[np.append(True, trace.start[mine[1:]] >= end[:-1] - TOUCHING_NS)]  # the outermost
         if len(mine) < 2:
             continue
         inside = _work(moments, trace.start[mine], trace.end[mine]).sum() / max(len(moments), 1)
