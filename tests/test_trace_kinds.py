@@ -426,6 +426,11 @@ LOADING += [
     "get_batch",
     "[pl][profile][_TrainingEpochLoop].train_dataloader_next",
     "data time",
+    "DALIGenericIterator.__next__",
+    "next(data_iter)",
+    "batch_fetch",
+    "data",
+    "fetch",
 ]
 
 
@@ -437,6 +442,36 @@ def test_marks_that_say_that_a_batch_is_made(name):
 
     a = seen(steps(body))
     assert a.diagnosis.cause == "input-bound" and a.breakdown["idle_data"] == pytest.approx(20e6, rel=0.02)
+
+
+DOING = [
+    "get_image_metrics",
+    "make_image_grid",
+    "make_video",
+    "sample_images",
+    "get_batch_size",
+    "fetch_metrics",
+    "next_state",
+]
+
+
+@pytest.mark.parametrize("name", DOING)
+def test_marks_that_only_sound_like_it(name):
+    def body(job):
+        job.event("user_annotation", name, job.now, 20_000)
+        job.now += 20_005
+
+    assert seen(steps(body)).diagnosis.cause == "host-bound"
+
+
+@pytest.mark.parametrize("path", ["/datasets/me/train.py(30): main", "/data/streaming/train.py(5): fit", "data"])
+def test_what_holds_the_whole_step_makes_no_batch(path):
+    def body(job):
+        job.now += 20_000
+
+    job = steps(body)
+    job.event("python_function", path, 1000, job.now - 1000, **{"Python id": 1})
+    assert seen(job).diagnosis.cause == "host-bound"
 
 
 HIP = ("cuda_runtime", "hipLaunchKernel", "hipDeviceSynchronize")

@@ -37,13 +37,21 @@ STARTING = re.compile(
 WORKS = re.compile(r"\w*(Launch|Memcpy|Memset|Synchronize)")  # calls that put work on the GPU or wait for it
 FOREIGN = 10  # operators of a sampler's or a wrapper's own
 LOADER = re.compile(r"enumerate\(DataLoader\)#")
-# Names of functions, files and marks that say that a batch is being made.
+# Names of functions, files and marks that say that a batch is being made. A noun ends there: get_image_metrics makes none.
+THING = r"(batch|data|sample|example|input|record|shard|item)(e?s)?"
+PICTURE = r"(image|img|jpe?g|png|audio|video|file)s?"
 MAKES_BATCH = re.compile(
     r"(?i)(^|/)torch/utils/data/|(^|/)(datasets?|data_?load(er|ing)|webdataset|ffcv|nvidia/dali|streaming|litdata|tf_data)[/.(\d]"
-    r"|(^|[^a-z])(load|decode|read|fetch|collate|augment|tokeni[sz]e|preprocess|prepare|sample|next|get|make|build)[_ ]?"
-    r"(batch|data|sample|image|img|jpe?g|png|audio|video|file|example|input|record|shard|item)"
-    r"|(^|[^a-z])(preprocess\w*|collate\w*|imread|data[_ ]?load(er|ing)?|data[_ ]?(fetch|time|wait|next)\w*|train_dataloader_next)\b"
+    r"|(^|/)(torchvision/transforms|albumentations|librosa|torchaudio/(_?backend|io))/|PIL/Image(File)?\.py\(\d+\): (open|load)"
+    r"|transformers/tokenization_\w+\.py\(\d+\): (?!\w*(decode|convert))|encode_batch|read_(parquet|csv|table|json|feather)\b"
+    rf"|(^|[^a-z])(load|decode|read|fetch|collate|augment|tokeni[sz]e|preprocess|prepare|next|get)[_ ]?({THING}|{PICTURE})(?![a-z]|_(?!from|async))"
+    rf"|(^|[^a-z])(make|build|sample)[_ ]?{THING}(?![a-z]|_(?!from|async))"
+    r"|(iterator|loader|fetcher|dataset)\w*(\.py\(\d+\))?[.:]\W*_*(next|iter|getitem)|(^|[^a-z])next\((\w+_)?(loader|iter|data|batch|gen)\w*\)"
+    r"|(^|[^a-z])(preprocess\w*|collate\w*|imread|data[-_ ]?load(er|ing)?|data[_ ]?(fetch|time|wait|next)\w*|train_dataloader_next)\b"
+    r"|(^|[^a-z])(batch|data|input)[_ ](generator|iter(ator)?|pipeline|(pre)?fetch(er)?|reader|queue)\b"
+    r"|^(data|(pre)?fetch|load|(fetch|load)[_ ]?next)$"
 )
+MOST_LAUNCHED = 0.5  # of the launches of a step
 COLLECTS = re.compile(r"Python GC$|<built-in function collect>$|gc\.collect$|gc_collect$")
 # What torch.compile and Triton mark or call while they compile.
 COMPILES = re.compile(
@@ -91,6 +99,10 @@ def away(trace: Trace, steps: Steps, mine: np.ndarray, span: tuple[int, int]) ->
     said = np.flatnonzero(mine & ((trace.category == PYTHON) | (trace.category == ANNOTATION)))
     said = said[trace.named(STEP, said) == 0]
     said = said[_searched(MAKES_BATCH, trace, said)]
+    # What launches most of a step holds more than the making of its batch: "data" may be the name of a disk.
+    launched = np.sort(trace.start[steps.launch[steps.launch >= 0]])
+    inside = np.searchsorted(launched, trace.end[said]) - np.searchsorted(launched, trace.start[said])
+    said = said[inside <= MOST_LAUNCHED * len(launched) / len(steps)]
     named = intervals.intersection(spans, intervals.union(trace.start[said], trace.end[said]))
     allocating = _allocating(trace, calls, span)
     spans = intervals.union(*(np.concatenate(parts) for parts in zip(spans, starting, allocating, strict=True)))
