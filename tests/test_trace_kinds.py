@@ -6,7 +6,7 @@ import gzip
 import json
 
 import pytest
-from test_trace_anybody import ADD, CUDA, LAYERS, Job, seen
+from test_trace_anybody import ADD, CUDA, LAYERS, Job, ms, seen
 
 from grader import trace
 
@@ -184,6 +184,32 @@ def test_steps_that_touch_after_rounding_do_not_overlap(name, unit):
         event["dur"] = after + 0.9 * unit - event["ts"]
     a = seen(job)
     assert a.metrics.complete and a.metrics.steps == 5 and a.diagnosis.cause == "compute-bound"
+
+
+# ---------------------------------------------------------------- kernels of one's own
+
+
+def own_kernel():
+    job = Job()
+    for number in range(5):
+        start = job.now
+        job.event("cpu_op", "mine::render", job.now, 20)
+        job.launch("render_tiles_v2(float*, int)", 10_000, CUDA[1], stream=20)
+        job.now += 30
+        for _ in range(10):
+            job.op(length=300)
+        job.wait().mark(f"ProfilerStep#{number}", start)
+    return job
+
+
+def test_a_kernel_whose_name_tells_nothing_makes_no_sure_verdict():
+    d = seen(own_kernel()).diagnosis
+    assert d.cause == "memory-bound" and d.confidence <= 0.55 and "names do not tell what they do" in d.text
+
+
+def test_kernels_of_different_steps_are_not_fused():
+    a = seen(own_kernel())
+    assert a.diagnosis.what_if.get("memory", a.metrics.step_ns_traced / 1e6) == ms(a)
 
 
 # ---------------------------------------------------------------- layers are no steps

@@ -173,7 +173,16 @@ def test_bytes_of_everything_else():
     assert work("triton_poi_fused_relu_0", floats(big, big)) == Work(0, 8 * n)
     assert work("aten::add", [Tensor(big, None), Tensor(big, 4)]) == Work(0, None), "an unknown type"
     assert work("aten::index_put_", floats(big)) == Work(0, 4 * n)
-    assert work("aten::unique_dim", floats(big)) == Work(None, None)
+    table = Tensor((10**6, 100), 4)
+    assert work("aten::index_add_", [table, None, Tensor((64,), 8), *floats(big)]) == Work(0, 8 * n + 512), "64 rows"
+    assert work("aten::gather", [table, None, Tensor(big, 8)]) == Work(0, 12 * n)
+    assert work("aten::index_put_", [Tensor(big, None)]) == Work(0, None)
+    assert work("aten::scatter_add_", [*floats(big), None, Tensor(big, 8), *floats(big)]) == Work(0, 16 * n)
+    assert work("aten::cumsum", [*floats(big), None]) == Work(0, 8 * n)
+    assert work("aten::topk", [*floats(big), None]) == work("aten::_unique2", floats(big)) == Work(0, 4 * n)
+    assert work("aten::sort", [*floats(big), None]) == Work(0, 4 * 2 * 12 * n)
+    assert work("aten::sort", [Tensor(big, None)]) == Work(0, None)
+    assert work("aten::unheard_of", floats(big)) == Work(None, None)
 
 
 def test_inputs_as_they_are_recorded():

@@ -300,15 +300,15 @@ def fused_length(trace: Trace, steps: Steps, gpu: np.ndarray, kind: np.ndarray) 
 
     Fused, a run reads and writes once: about as long as its longest kernel takes alone. A run ends at a matrix product or a
     collective; the optimizer's kernels work on different weights and are not fused."""
-    own = steps.of_event[trace.launch_of(gpu)] >= 0
-    gpu, kind = gpu[own], kind[own]
+    step = steps.of_event[trace.launch_of(gpu)]
+    gpu, kind, step = gpu[step >= 0], kind[step >= 0], step[step >= 0]
     if not len(gpu):
         return 0
     order = np.lexsort((trace.stream[gpu], trace.device[gpu]))  # and by time, as events are
-    gpu, kind = gpu[order], kind[order]
+    gpu, kind, step = gpu[order], kind[order], step[order]
     memory = kind == PARTS.index("memory")
     optimizer = by_optimizer(trace, gpu, steps)
-    place = np.stack((trace.device[gpu], trace.stream[gpu], memory, optimizer))
+    place = np.stack((trace.device[gpu], trace.stream[gpu], memory, optimizer, step))
     first = np.append(True, (np.diff(place) != 0).any(axis=0))
     begin = np.flatnonzero(first)
     duration = trace.duration[gpu]

@@ -216,9 +216,22 @@ def _confidence(cause: str, shares: dict[str, float], case: _Case) -> float:
         )
     )
     pauses = cause == "launch" and case.between > 0.5 * shares[cause] * case.step
-    if few or pauses or case.rare or case.told.inferred or _with_another(cause, shares[cause] * case.step, case):
+    strange = cause == "memory" and _strange(case) > 0.5 * shares[cause]
+    if (
+        few
+        or pauses
+        or strange
+        or case.rare
+        or case.told.inferred
+        or _with_another(cause, shares[cause] * case.step, case)
+    ):
         found = min(found, EITHER)
     return round(min(0.99, max(0.05, found)), 2)
+
+
+def _strange(case: _Case) -> float:
+    """The share of the step in kernels whose names do not tell what they do."""
+    return (case.m.unknown_kernel_share or 0.0) * (case.m.gpu_busy_ns or 0.0) / case.step
 
 
 def _with_another(cause: str, cost: float, case: _Case) -> bool:
@@ -333,6 +346,10 @@ def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, wha
     )
     if between:
         text += f" {ms(between)} of it are pauses between kernels that were queued: the GPU's own, or its clock and the host's are apart."
+    if cause == "memory" and (strange := _strange(case)) > 0.5 * share:
+        text += (
+            f" {strange:.0%} of it lies in kernels whose names do not tell what they do, so they may as well compute."
+        )
     if case.rare:
         text += f" {case.rare.text}"
         usual = breakdown(case.trace, case.rare.usual)

@@ -252,6 +252,7 @@ _UNARY = (
     r"relu6?|gelu|silu|elu|celu|selu|mish|softplus|leaky_relu|hardtanh|hardswish|hardsigmoid|sigmoid|tanh|exp2?|expm1"
     r"|log|log2|log1p|sqrt|rsqrt|reciprocal|neg|abs|sign|sin|cos|erf|floor|ceil|round|pow|square|clamp(_min|_max)?"
     r"|isnan|isinf|bitwise_not|logical_not|_softmax|_log_softmax|triu|tril|nan_to_num|dropout|native_dropout"
+    r"|cumsum|cumprod|logcumsumexp|_cum(sum|prod)|flip|roll"
 )
 _BINARY = (
     r"add|sub|rsub|mul|div|remainder|fmod|maximum|minimum|atan2|lerp|addcmul|addcdiv|where|masked_fill|bitwise_and"
@@ -272,12 +273,17 @@ COMPARISON = re.compile(r"aten::(eq|ne|lt|le|gt|ge|isnan|isinf|logical_\w+)$")  
 # kernel that the compiler made gets its outputs as arguments.
 EACH_ONCE = re.compile(
     r"aten::(sum|mean|prod|std|var|var_mean|amax|amin|max|min|argmax|argmin|any|all|norm|linalg_vector_norm|nll_loss\w*"
-    r"|_?index_put(_impl)?_?|(index|scatter)_add|_?cross_entropy\w*|binary_cross_entropy\w*|\w*pool[123]d\w*|embedding_dense_backward|_fused_(adamw?|sgd)_)$"
+    r"|masked_(scatter_?|select)|_?unique(2|_dim|_consecutive)?|topk|kthvalue|mode|(nan)?median|bincount|histc|nonzero|searchsorted"
+    r"|upsample_\w+_backward|grid_sampler_[23]d_backward|_?cross_entropy\w*|binary_cross_entropy\w*|\w*pool[123]d\w*|embedding_dense_backward|_fused_(adamw?|sgd)_)$"
     r"|triton_(poi|red|per|for)_"
 )
 COPY = re.compile(r"aten::copy_$")  # writes the first input, reads the second
 FILL = re.compile(r"aten::(fill_|zero_)$")
 EMBEDDING = re.compile(r"aten::embedding$")  # reads and writes as many rows as there are indices
+# A few rows of the first input.
+ROWS = re.compile(r"aten::(_?index_put(_impl)?_?|index_copy_?|(index|scatter)_(add|reduce)_?|scatter_?|gather)$")
+SORT = re.compile(r"aten::(arg)?sort$")  # reads and writes keys and places once for each byte of a key
+PLACE = 8  # bytes of a place
 
 
 def is_product(name: str) -> bool:
@@ -287,7 +293,7 @@ def is_product(name: str) -> bool:
 
 def is_known(name: str) -> bool:
     """Whether the work of this operator follows from its inputs (of some, with the output's shape)."""
-    others = (ELEMENTWISE, EACH_ONCE, COPY, FILL, EMBEDDING)
+    others = (ELEMENTWISE, EACH_ONCE, COPY, FILL, EMBEDDING, ROWS, SORT)
     return is_product(name) or any(pattern.match(name) for pattern in others)
 
 
@@ -314,6 +320,13 @@ def work(name: str, tensors: list[Tensor | None], output: Shape | None = None, g
             return Work(0, None)
         rows = present[1].elements * present[0].shape[1] * present[0].item
         return Work(0, _sum([2 * rows, present[1].bytes]))
+    if ROWS.match(name):  # of a large table no more than what is put there, or taken from there
+        first, others = present[0], present[1:]
+        touched = min(first.elements, max((t.elements for t in others), default=first.elements))
+        return Work(0, _sum([first.item and touched * first.item, *(t.bytes for t in others)]))
+    if SORT.match(name):
+        keys, item = present[0].elements, present[0].item
+        return Work(0, None if item is None else 2 * keys * (item + PLACE) * item)
     if EACH_ONCE.match(name):
         return Work(0, _sum([t.bytes for t in present]))
     if ELEMENTWISE.match(name):
