@@ -190,6 +190,18 @@ def test_steps_are_found_by_the_optimizer():
     assert '"Optimizer.step#AdamW.step"' in a.metrics.notes[-1] and a.diagnosis.cause
 
 
+@pytest.mark.parametrize("more", [[0, 1, 0, -1, 0, 0], [0, 2, -2, 0, -1, 1], [1, -1, 0, 0, 1, 0]])
+def test_a_launch_more_or_less_makes_no_other_step(more):
+    job = Job()
+    for extra in more:
+        for _ in range(60 + extra):
+            job.op(length=200)
+        job.event("user_annotation", "Optimizer.step#AdamW.step", job.now, 100)
+        job.now += 100
+        job.wait()
+    assert seen(job).metrics.notes[0].endswith("which ends 6 of them (95% sure)")
+
+
 @pytest.mark.parametrize(
     "name", ["[pl][profile]run_training_batch", "execute_context_0(0)_generation_16({})", "my step"]
 )

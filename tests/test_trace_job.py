@@ -164,6 +164,23 @@ def test_steps_that_are_not_marked_are_matched_by_time() -> None:
     assert np.abs(found.offset_ns).max() < 100
 
 
+@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize("late", [0.3, 0.6, 0.8])
+def test_steps_that_ranks_come_to_at_different_times_are_the_same(late: float, numbered: bool) -> None:
+    """As where a host runs ahead of its GPU, and another one waits for its data."""
+    plan = Plan([3000.0, 3000.0, 4500.0, 3000.0], labelled=False, steps=8)
+    traces = made.traces(plan)
+    for trace in traces:
+        calls = [e for e in trace["traceEvents"] if "Collective name" in e.get("args", {})]
+        for number, event in enumerate(sorted(calls, key=lambda e: (e["cat"], e["ts"]))):
+            event["args"] |= {"Seq": number % 8} if numbered else {}
+    for event in traces[1]["traceEvents"]:
+        event["ts"] += late * 4700 * (event["name"] == "train_step")
+    found = job(rank_of(analyse(read_bytes(json.dumps(t).encode())), str(r)) for r, t in enumerate(traces))
+    assert found.wait_ns / 1e3 == pytest.approx(made.waits(plan), abs=0.01)
+    assert found.stragglers == [2] and np.abs(found.offset_ns).max() < 100
+
+
 def test_missing_ranks_are_named() -> None:
     found = job_of(Plan([3000.0, 4500.0, 3000.0], world=8))
     assert found.missing == [3, 4, 5, 6, 7]

@@ -117,17 +117,37 @@ def same_steps(ranks: list[Rank]) -> tuple[list[Rank], np.ndarray, list[str]]:
 
 
 def _one_numbering(ranks: list[Rank]) -> list[Rank]:
-    """Steps that the profiler did not number are numbered by when they began, where the recordings overlap."""
+    """Steps that the profiler did not number are numbered by the collectives that all ranks call in them."""
     if all(rank.numbered for rank in ranks) or not all(len(rank.starts) and rank.traced_ns for rank in ranks):
         return ranks
-    first, shifts = ranks[0], []
-    for rank in ranks:
-        behind = (rank.zero + int(rank.starts[0]) - first.zero - int(first.starts[0])) / (first.traced_ns or 1.0)
-        shifts.append(round(behind) if abs(behind) < max(len(first.labels), len(rank.labels)) else 0)
+    shifts = [_ahead(ranks[0], rank) for rank in ranks]
     return [
         replace(rank, labels=rank.labels + shift, step=np.where(rank.step >= 0, rank.step + shift, -1))
         for rank, shift in zip(ranks, (shift - min(shifts) for shift in shifts), strict=True)
     ]
+
+
+def _ahead(first: Rank, rank: Rank) -> int:
+    """What to add to the labels of `rank` for those of `first`: by the numbers of their collectives where these were recorded, else by
+    when they ended, as hosts come to a step at different times."""
+    one, other = _numbered(first), _numbered(rank)
+    if both := one.keys() & other.keys():
+        return round(float(np.median([one[key] - other[key] for key in both])))
+    label, theirs = int(first.labels[0]), int(rank.labels[0])
+    behind = (_ended(rank, theirs) - _ended(first, label)) / (first.traced_ns or 1.0)
+    return round(behind) + label - theirs if abs(behind) < max(len(first.labels), len(rank.labels)) else 0
+
+
+def _numbered(rank: Rank) -> dict[tuple[str, int], int]:
+    """(group, number) -> label of the step, of each collective in a counted step."""
+    rows = zip(rank.calls.group, rank.calls.sequence.tolist(), rank.step.tolist(), strict=True)
+    return {(group, number): step for group, number, step in rows if group and number >= 0 and step >= 0}
+
+
+def _ended(rank: Rank, label: int) -> int:
+    """When the last collective of a step did; without any when the step began."""
+    ends = rank.calls.end[rank.step == label]
+    return rank.zero + int(ends.max() if len(ends) else rank.starts[0])
 
 
 def check_fit(ranks: Sequence[Rank], m: Matched, labels: np.ndarray) -> None:

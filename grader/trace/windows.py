@@ -43,6 +43,7 @@ MATCH = 0.8  # share of operators that come again one repetition later
 MOST = 0.5  # share of the GPU's work that found steps must hold
 SHORT = 0.8  # of the usual length; a step that was cut off is shorter
 STEADY = 0.2  # steps whose work differs by less are alike
+NEARLY = 0.1  # of a step's work: one launch more or less makes no other step
 LOST = 0.005  # share of the launches that may lack their work at any recording's end
 
 
@@ -207,7 +208,10 @@ def _by_optimizer(trace: Trace, moments: np.ndarray) -> Windows | None:
     names, count = np.unique(trace.name[steps], return_counts=True)
     steps = steps[trace.name[steps] == names[count.argmax()]]
     ends = trace.end[steps]
-    every = _period(_work(moments, np.append(trace.start[0], ends[:-1]), ends))[0]  # several optimizers of one kind
+    work = _work(moments, np.append(trace.start[0], ends[:-1]), ends)
+    tried = range(1, max(2, min(len(work) // 2, MOST_TRIED) + 1))  # several optimizers of one kind
+    match = [(np.abs(work[n:] - work[:-n]) <= NEARLY * work[n:]).mean() for n in tried]
+    every = tried[next(i for i, share in enumerate(match) if share >= max(match) - 0.02)]
     ends = np.sort(ends[every - 1 :: every])
     if len(ends) < 2:
         return None
