@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import re
+import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from html import escape
 from itertools import islice
 from typing import Any
@@ -131,6 +134,18 @@ def plausible(value: Any) -> float | None:
 def no_formula(text: str) -> str:
     """Marked as text where a spreadsheet would take it for a formula."""
     return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
+
+
+def csv_text(rows: Iterable[Iterable[Any]]) -> str:
+    """Rows as CSV; a cell of None is empty."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(rows)
+    return file.getvalue()
+
+
+def tell(text: str) -> None:
+    """Print on standard error, at once."""
+    print(text, file=sys.stderr, flush=True)
 
 
 def to_html(value: Any, limit: int = WHOLE, tail: bool = False) -> str:

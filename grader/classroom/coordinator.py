@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -18,6 +17,7 @@ from grader.classroom import worker
 from grader.classroom.pool import Pool
 from grader.classroom.store import FAILED, Store
 from grader.classroom.submissions import Task
+from grader.safe_text import tell
 from grader.version import version
 
 LIMIT_S = 900.0  # of one grade; a usual one takes less than one minute
@@ -100,7 +100,7 @@ class NoWorkerWarning:
             self.said = now
         elif now - self.said >= PATIENCE_S:
             self.said = now
-            print(f"The pool has had no worker for {PATIENCE_S:.0f} s. {HELP}", file=sys.stderr, flush=True)
+            tell(f"The pool has had no worker for {PATIENCE_S:.0f} s. {HELP}")
 
 
 def _submit(pool: Pool, job: Task, attempt: int, limit_s: float, keep: bool) -> Future:

@@ -13,7 +13,6 @@ import hashlib
 import os
 import re
 import ssl
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from grader.errors import UserError
+from grader.safe_text import tell
 
 DAYS = 400  # a course year
 ANEW = (
@@ -42,10 +42,9 @@ def make_keys(folder: Path, users: list[str]) -> list[Path]:
             raise UserError(f"{name!r} can't be a user's name. A name has up to 64 letters, digits and . _ @ -")
     have_one = set(read_users(folder).values())
     if known := [name for name in users if name in have_one]:
-        print(
+        tell(
             f"No new key for {', '.join(known)}, who already have one. To replace a key, first delete the "
-            f"line with the name in {folder / 'users.txt'}. The old key then opens nothing.",
-            file=sys.stderr,
+            f"line with the name in {folder / 'users.txt'}. The old key then opens nothing."
         )
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)

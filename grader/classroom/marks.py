@@ -19,7 +19,7 @@ from grader.classroom.people import folded, spoken_names
 from grader.classroom.summary import GRADED, UNREADABLE, Row
 from grader.classroom.worksheet import EMAIL, FULL_NAME, GRADE, ID_NUMBER, IDENTIFIER, MAXIMUM, column, number_in
 from grader.errors import UserError
-from grader.safe_text import no_formula, one_line
+from grader.safe_text import csv_text, no_formula, one_line
 from grader.submission import decoded
 
 UNMARKED = "explanation not marked yet"
@@ -166,19 +166,13 @@ def table(made: Iterable[Mark]) -> str:
         )
         for mark in made
     ]
-    return _csv([COLUMNS, *([_safe(cell) for cell in row] for row in rows)])
+    return csv_text([COLUMNS, *([_safe(cell) for cell in row] for row in rows)])
 
 
 def _safe(cell: Any) -> Any:
     if isinstance(cell, str):
         return no_formula(one_line(cell))
-    return "" if cell is None else f"{cell:g}" if isinstance(cell, float) else cell
-
-
-def _csv(rows: Iterable[Sequence[Any]]) -> str:
-    file = io.StringIO()
-    csv.writer(file, lineterminator="\n").writerows(rows)
-    return file.getvalue()
+    return f"{cell:g}" if isinstance(cell, float) else cell
 
 
 # ---------------------------------------------------------------- Canvas and Moodle
@@ -193,7 +187,7 @@ def canvas(made: Sequence[Mark], people: People, export: Path | None = None) -> 
     columns and points possible are kept; without one, new columns of 100 points each."""
     named = list(dict.fromkeys(mark.lab for mark in made))
     if export is None:
-        return _csv([[*CANVAS, *named], *_new_canvas(made, people, named)]), []
+        return csv_text([[*CANVAS, *named], *_new_canvas(made, people, named)]), []
     head, body = read_table(export)
     if not {"Student", "ID"} <= set(head):
         raise UserError(
@@ -216,7 +210,7 @@ def canvas(made: Sequence[Mark], people: People, export: Path | None = None) -> 
         if not row["ID"].strip():
             cells[id(row)] = {lab: row.get(columns[lab]) or (100 if row is possible else "") for lab in named}
     rows = [[*(row[column] for column in kept), *(cells[id(row)].get(lab, "") for lab in named)] for row in body]
-    return _csv([[*kept, *(columns[lab] or lab for lab in named)], *rows]), missing
+    return csv_text([[*kept, *(columns[lab] or lab for lab in named)], *rows]), missing
 
 
 def _new_canvas(made: Sequence[Mark], people: People, named: Sequence[str]) -> list[list[Any]]:
@@ -312,7 +306,7 @@ def moodle(made: Sequence[Mark], people: People, worksheet: Path | None = None) 
         people_of = {mark.student: mark for mark in made}
         of = {(mark.student, mark.lab): _share(mark, 100) for mark in made}
         rows = [[s, m.name, m.email, *(of.get((s, lab), "") for lab in named)] for s, m in people_of.items()]
-        return _csv([["Username", "Full name", "Email address", *named], *rows]), []
+        return csv_text([["Username", "Full name", "Email address", *named], *rows]), []
     if len(named) != 1:
         raise UserError(f"A grading worksheet belongs to one assignment. Choose one of {', '.join(named)} with --lab.")
     head, body = read_table(worksheet)
@@ -334,7 +328,7 @@ def moodle(made: Sequence[Mark], people: People, worksheet: Path | None = None) 
     found, missing = _matched(made, lines, people)
     for at, mark in found.items():
         body[at][grade] = str(_share(mark, _number(body[at].get(most, "")) or 100))
-    return _csv([head, *([row[name] for name in head] for row in body)]), [mark.student for mark in missing]
+    return csv_text([head, *([row[name] for name in head] for row in body)]), [mark.student for mark in missing]
 
 
 def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:

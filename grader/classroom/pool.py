@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from grader.classroom import worker
 from grader.classroom.keys import check_valid
 from grader.errors import UserError
 from grader.grading.forms import choose_device
+from grader.safe_text import tell
 from grader.version import version
 
 # a worker that dies takes its grade with it at once; who tries again is the coordinator's decision, not Dask's
@@ -204,7 +204,7 @@ def slurm(jobs: int, device: str = "auto", directives: Sequence[str] = (), **opt
     }
     with dask.config.set(SETTINGS), SLURMCluster(**settings | options) as cluster:
         cluster.scale(jobs=jobs)
-        print(f"waiting for the first of {jobs} SLURM jobs to start", file=sys.stderr, flush=True)
+        tell(f"waiting for the first of {jobs} SLURM jobs to start")
         with _client(cluster, wait_s=None) as client:
             yield Pool(client, device, lasting=False)
 
@@ -237,10 +237,8 @@ def _wait(client: Client, limit_s: float | None) -> None:
             raise UserError(f"The pool has had no worker for {limit_s:.0f} s. Start one with `grader pool start`.")
         if limit_s is None and now - said > REMIND_S:
             said = now
-            print(
+            tell(
                 f"No SLURM job has started a worker after {now - began:.0f} s. `squeue --me` shows what the jobs wait for. "
-                "If it shows none, sbatch refused the jobs or they ended. Then look into slurm-*.out.",
-                file=sys.stderr,
-                flush=True,
+                "If it shows none, sbatch refused the jobs or they ended. Then look into slurm-*.out."
             )
         time.sleep(0.5)

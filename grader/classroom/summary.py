@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ast
-import csv
 import functools
 import hashlib
-import io
 import math
 import shlex
 from collections import Counter, defaultdict
@@ -23,7 +21,7 @@ from grader.classroom.submissions import HandedIn
 from grader.errors import UserError
 from grader.labs.lab import Lab
 from grader.result import INCONCLUSIVE, NOT_MEASURED, write_json, write_text
-from grader.safe_text import clean, no_formula, one_line, to_html
+from grader.safe_text import clean, csv_text, no_formula, one_line, to_html
 from grader.submission import solution
 
 GRADED = "graded"
@@ -379,23 +377,16 @@ def write(
 
 
 def _csv(made: list[Row]) -> str:
-    file = io.StringIO()
-    writer = csv.writer(file, lineterminator="\n")
     names = [name for name in asdict(made[0]) if name != "inconclusive"] if made else []
-    writer.writerow([*names, "inconclusive"])
-    for row in made:
-        cells = [getattr(row, name) for name in names] + ["; ".join(row.inconclusive)]
-        writer.writerow([_safe(cell) for cell in cells])
-    return file.getvalue()
+    rows = ([*(getattr(row, name) for name in names), "; ".join(row.inconclusive)] for row in made)
+    return csv_text([[*names, "inconclusive"], *(map(_safe, row) for row in rows)])
 
 
 def _safe(cell: Any) -> Any:
     """Text without control characters; what a spreadsheet would take for a formula is marked as text."""
     if isinstance(cell, str):
         return no_formula(one_line(cell))
-    if isinstance(cell, float):
-        return round(cell, 3)
-    return "" if cell is None else cell
+    return round(cell, 3) if isinstance(cell, float) else cell
 
 
 def html(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +17,7 @@ from grader.frontends.attempts import COLUMNS, DID_NOT_RUN, Attempt, collect, co
 from grader.frontends.gain import interval
 from grader.frontends.options import add_json, add_lab
 from grader.result import check_writable, write_text
-from grader.safe_text import no_formula, rounded, times, to_html
+from grader.safe_text import csv_text, no_formula, rounded, times, to_html
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -121,13 +119,8 @@ def text(attempts: list[Attempt]) -> str:
 
 def as_csv(attempts: list[Attempt]) -> str:
     """A line a grade, with an attempt's names above; times in UTC."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for attempt in attempts:
-        row = attempt.items()
-        writer.writerow({name: no_formula(value) if isinstance(value, str) else value for name, value in row})
-    return out.getvalue()
+    rows = ([no_formula(v) if isinstance(v, str) else v for v in attempt.values()] for attempt in attempts)
+    return csv_text([COLUMNS, *rows])
 
 
 _CSS = """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from grader.errors import UserError
 from grader.frontends.options import add_unconfined
 from grader.frontends.pool import add_pool, check_confined, open_pool, prepare_data
 from grader.result import write_text
-from grader.safe_text import clean
+from grader.safe_text import clean, tell
 
 RESULTS, GRADEBOOK = "measured", "gradebook.db"  # beside the submissions
 LINKS = "These are links or other things that aren't plain files. Delete them before nbgrader reads or copies what they lead to"
@@ -79,7 +78,7 @@ class ClassProgress:
         if self._bar is None or self._bar.disable:
             left = time_left(self._began, self._made, self._all - self._made)
             took = f"{record['seconds']:.0f} s{_left(left, self._all - self._made)}"
-            _tell(f"{self._made}/{self._all} {who}: {what}, {took}")
+            tell(f"{self._made}/{self._all} {who}: {what}, {took}")
         else:
             self._bar.set_postfix_str(f"({who}: {what})")
             self._bar.update()
@@ -150,10 +149,10 @@ def _measure(options: argparse.Namespace, everyone: list[HandedIn], jobs: Jobs, 
 
         def starting(count: int) -> None:
             of = f"{different} different ones can be graded, {count} of these are measured now"
-            _tell(f"{len(everyone)} handed in, {of}")
+            tell(f"{len(everyone)} handed in, {of}")
             if count and (blind := pool.uncalibrated(chosen_labs)):
                 why = "not calibrated on this kind of machine, so full points need only the lab's minimum gain"
-                _tell(f"{', '.join(blind)}: {why} (`grader calibrate LAB --for-class`)")
+                tell(f"{', '.join(blind)}: {why} (`grader calibrate LAB --for-class`)")
             progress.begin(count)
 
         def done(job: Task, record: dict[str, Any]) -> None:
@@ -161,10 +160,6 @@ def _measure(options: argparse.Namespace, everyone: list[HandedIn], jobs: Jobs, 
 
         limit_s = options.limit or LIMIT_S
         grade_all(jobs.values(), pool, store, again=again, limit_s=limit_s, starting=starting, done=done)
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def record(store: Store, job: Job) -> dict[str, Any] | None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -21,7 +18,7 @@ from grader.classroom.worksheet import IDENTIFIER, handed_in
 from grader.errors import UserError
 from grader.frontends.classroom import GRADEBOOK
 from grader.result import write_text
-from grader.safe_text import clean, no_formula
+from grader.safe_text import clean, csv_text, no_formula, tell
 
 LIST = "collected.csv"  # in the folder of the submissions: who is who
 COLUMNS = ("student", "lab", "system", "number", "name", "late", "when", "file")
@@ -87,11 +84,11 @@ def take_in(options: argparse.Namespace) -> int:
     students = {each.student for each in all_done.taken}
     print(f"{len(all_done.taken)} notebooks of {len(students)} students in {options.to}")
     _list("Handed in beside a notebook, and left in the archive", all_done.beside, print)
-    _list("Perhaps one student with two folders", all_done.twice, _tell)
-    _list("Students who share a name, so give --students", all_done.alike, _tell)
+    _list("Perhaps one student with two folders", all_done.twice, tell)
+    _list("Students who share a name, so give --students", all_done.alike, tell)
     if untimed := sum(each.person.system == MOODLE and each.when is None for each in all_done.taken):
-        _tell(f"{untimed} without a time, so they never count as late. {_MOODLE_TIMES}")
-    _list("Not taken", all_done.left, _tell)
+        tell(f"{untimed} without a time, so they never count as late. {_MOODLE_TIMES}")
+    _list("Not taken", all_done.left, tell)
     return int(bool(all_done.left))
 
 
@@ -110,10 +107,6 @@ def _list(heading: str, lines: list[str], say: Callable[[str], None]) -> None:
         say(f"{heading}: {len(lines)}")
     for line in lines:
         say(f"  {clean(' '.join(line.split()))}")
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 def _line(each: Taken) -> str:
@@ -181,28 +174,17 @@ def _remember(submitted: Path, taken: list[Taken]) -> None:
     """Who is who, for the marks that go back."""
     if not taken:
         return
+    names = (*COLUMNS, DOWNLOADED)
     new = {(each.student, each.lab): each for each in taken}
     rows = [row for row in remembered(submitted) if (row["student"], row["lab"]) not in new]
     for each in new.values():
         when, downloaded = (f"{time:%Y-%m-%d %H:%M:%S} UTC" if time else "" for time in (each.when, each.downloaded))
         person = each.person
-        values = (
-            each.student,
-            each.lab,
-            person.system,
-            person.number,
-            no_formula(person.name),
-            "late" * each.late,
-            when,
-            no_formula(each.path),
-            downloaded,
-        )
-        rows.append(dict(zip((*COLUMNS, DOWNLOADED), values, strict=True)))
-    file = io.StringIO()
-    writer = csv.DictWriter(file, (*COLUMNS, DOWNLOADED), lineterminator="\n", extrasaction="ignore")
-    writer.writeheader()
-    writer.writerows(sorted(rows, key=lambda row: (row["lab"], row["student"])))
-    write_text(submitted / LIST, file.getvalue())
+        who = (each.student, each.lab, person.system, person.number, no_formula(person.name))
+        values = (*who, "late" * each.late, when, no_formula(each.path), downloaded)
+        rows.append(dict(zip(names, values, strict=True)))
+    rows.sort(key=lambda row: (row["lab"], row["student"]))
+    write_text(submitted / LIST, csv_text([names, *([row.get(name) for name in names] for row in rows)]))
 
 
 def remembered(submitted: Path) -> list[dict[str, str]]:

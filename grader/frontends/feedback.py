@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import io
 import re
-import sys
 import zipfile
 from collections import defaultdict
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from grader.errors import UserError
 from grader.frontends.classroom import RESULTS, add_class
 from grader.frontends.collect import remembered
 from grader.result import write_bytes
-from grader.safe_text import clean
+from grader.safe_text import clean, tell
 
 
 def add_arguments(sub: argparse.ArgumentParser) -> None:
@@ -59,10 +58,7 @@ def pack(options: argparse.Namespace) -> int:
         write_bytes(path, _zipped(files))
         print(f"For {system.capitalize()}: {path}, {len(files)} pages of {lab}")
     if missing:
-        print(
-            f"No page yet, so run `nbgrader generate_feedback LAB --force`: {clean('; '.join(missing))}",
-            file=sys.stderr,
-        )
+        tell(f"No page yet, so run `nbgrader generate_feedback LAB --force`: {clean('; '.join(missing))}")
     return int(bool(missing))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from grader.classroom.submissions import HandedIn, Job, read_class
 from grader.frontends.classroom import GRADEBOOK, RESULTS, add_class, record, write_marks
 from grader.frontends.collect import numbers
 from grader.result import write_text
+from grader.safe_text import tell
 
 
 def add_arguments(sub: argparse.ArgumentParser) -> None:
@@ -45,24 +45,24 @@ def write(options: argparse.Namespace) -> int:
         if given and name == "canvas":
             _new_columns(made, Path(given))
         if missing:
-            _tell(f"Not in {given}, or not the only one who fits a row there: {'; '.join(missing)}")
+            tell(f"Not in {given}, or not the only one who fits a row there: {'; '.join(missing)}")
     open_ones = [mark for mark in made if mark.percentage is None]
     quickly = {(one.student, one.lab) for one in everyone if not options.quick and _made(store, one, True)}
     only = [mark for mark in open_ones if mark.points is None and (mark.student, mark.lab) in quickly]
     if only:
-        _tell(
+        tell(
             f"Measured only quickly: {', '.join(f'{mark.student}, {mark.lab}' for mark in only)}. Run `grader class "
             "labs submitted` for marks, or add --quick to take these as marks."
         )
     for mark in open_ones:
         if mark in only:
             continue
-        _tell(f"No mark yet: {mark.student}, {mark.lab} ({mark.note or 'nothing was measured'})")
+        tell(f"No mark yet: {mark.student}, {mark.lab} ({mark.note or 'nothing was measured'})")
     unread = [mark.student for mark in made if mark.unmarked]
     if unread:
-        _tell(f"Percentages without the explanation, which nobody has marked yet: {', '.join(unread)}")
+        tell(f"Percentages without the explanation, which nobody has marked yet: {', '.join(unread)}")
     if quick := [mark.student for mark in made if mark.quick]:
-        _tell(f"Measured quickly, which is no mark: {', '.join(quick)}")
+        tell(f"Measured quickly, which is no mark: {', '.join(quick)}")
     return int(bool(open_ones))
 
 
@@ -70,7 +70,7 @@ def _new_columns(made: list[marks.Mark], export: Path) -> None:
     head, _ = marks.read_table(export)
     for lab in dict.fromkeys(mark.lab for mark in made):
         if not marks.column_of(lab, head, export):
-            _tell(
+            tell(
                 f"{export} has no column for {lab}, so the file has a new one of 100 points. To fill one that is "
                 f"there, rename the assignment in Canvas to {lab}, and export again."
             )
@@ -82,7 +82,3 @@ def _made(store: Store, one: HandedIn, quick: bool) -> dict | None:
         return None
     full = record(store, Job(one.lab, one.submission))
     return full or (record(store, Job(one.lab, one.submission, quick=True)) if quick else None)
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

@@ -5,7 +5,6 @@ What is right is computed here, from the trace and from the side file that says 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -91,6 +90,14 @@ class AnswersLab(AnyLab):
     @property
     def checks(self) -> tuple[Question, ...]:
         return self.questions
+
+    @property
+    def starter(self) -> str:
+        rows = []
+        for question in self.questions:
+            entry = ", ".join(f'"{part.key}": ...' for part in question.parts)
+            rows.append(f'    "{question.name}": {{{entry}}},')
+        return "\n".join(["answers = {", *rows, "}", ""])
 
 
 GUILTY = 0.25  # a line that makes so large a share of the waits is a right answer
@@ -266,12 +273,3 @@ def _same_line(said: str, line: str) -> bool:
     """Whether "planted.py:41" is meant by what was said; folders may be left out."""
     said = said.strip().replace(" ", "")
     return line == said or line.endswith(f"/{said}") or said.endswith(f"/{line}")
-
-
-def unanswered(questions: Iterable[Question]) -> str:
-    """The starter of a lab with these questions: source text."""
-    rows = []
-    for question in questions:
-        entry = ", ".join(f'"{part.key}": ...' for part in question.parts)
-        rows.append(f'    "{question.name}": {{{entry}}},')
-    return "\n".join(["answers = {", *rows, "}", ""])

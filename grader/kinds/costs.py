@@ -115,6 +115,12 @@ class CostsLab(AnyLab):
     def checks(self) -> tuple[Costly | Together, ...]:
         return (*self.operations, self.together)
 
+    @property
+    def starter(self) -> str:
+        entry = ", ".join(f'"{key}": ...' for key in KEYS)
+        rows = [f"    {check.name}: {{{entry}}}," for check in self.operations]
+        return "\n".join(["answers = {", '    "trace": ...,', *rows, '    "share": ...,', "}", ""])
+
 
 PROJECT = Path(__file__).resolve().parents[2]
 LIVE, RECORDED = "live", "recorded"  # which trace answers are about
@@ -417,10 +423,3 @@ def _judge_share(answered: Any, check: Together, right: float) -> CheckResult:
     if not 0 <= number <= 1:
         reason = f"{number:g} is not a share. Write 0.25 for 25%."
     return scored(check, 0, reason, {"answered": number})
-
-
-def unanswered(lab: CostsLab) -> str:
-    """The starter of such a lab: source text."""
-    entry = ", ".join(f'"{key}": ...' for key in KEYS)
-    rows = [f"    {check.name}: {{{entry}}}," for check in lab.operations]
-    return "\n".join(["answers = {", '    "trace": ...,', *rows, '    "share": ...,', "}", ""])

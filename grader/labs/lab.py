@@ -48,8 +48,8 @@ class Form:
     # Full points need this speed-up where the machine was never calibrated. None where this kind of device cannot show the lab's fix:
     # then only the training is compared, and nothing is scored
     minimum_gain: float | None
-    noise: float  # least relative sd of a pair of blocks to believe
     parity: Parity | Answers
+    noise: float = 0.03  # least relative sd of a pair of blocks to believe
     block_s: float = 1.5  # of a timed block; shorter ones do where the noise is small
     profiled: int | None = None  # steps of a trace, where they are not the usual few (see `recorded`)
     threads: int | None = None  # of torch and OpenMP, in each process
@@ -165,14 +165,18 @@ class TraceCheck:
     title: str
     points: float
     metric: str
-    says: str  # the metric in words, for the report: "of the copied bytes came from pinned memory"
     hints: Hints
+    says: str = ""  # the metric in words, for the report: "of the copied bytes came from pinned memory"; "" for its own
     at_least: float | None = None
     at_most: float | None = None
     none_at: float | None = None  # the value that earns nothing: from there to `at_most` points are given in proportion
     absent: str = ""  # what a trace without the metric means; where it is said, the check then fails
     # operators that the training process may call outside of its waits for data: with more of them it makes samples there
     most_ops: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self.says:
+            object.__setattr__(self, "says", catalogue.METRICS[self.metric].words)
 
     @property
     def form(self) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Container
 from statistics import fmean
 from typing import Any
@@ -18,6 +17,7 @@ from grader.nightly import parts
 from grader.nightly.judging import again, assess
 from grader.nightly.night import Night
 from grader.nightly.parts import Part
+from grader.safe_text import tell
 
 LIMIT_S = {True: 600.0, False: 1800.0}  # of one part, by quick; a lesson in full is the longest
 
@@ -116,7 +116,7 @@ class Progress:
         if count:
             kinds = ", ".join(dict.fromkeys(part.kind for part in self.waiting.values()))
             said = f"{count} task{'s' * (count > 1)} ({kinds}); parts that are made together are one task"
-            print(said, file=sys.stderr, flush=True)
+            tell(said)
         form = "{desc} {bar} {n_fmt}/{total_fmt} {postfix}"
         self.bar = tqdm(total=count, desc="night", bar_format=form, leave=False, disable=None)
 
@@ -139,7 +139,7 @@ class Progress:
         left = f"about {self.left_s() / 60:.0f} min left of these tasks"
         if self.bar is None or self.bar.disable:
             said = f"{self.made}/{self.count} {part.name}: {record['seconds']:.0f} s{', ' * bool(problem)}{problem}; {left}"
-            print(said, file=sys.stderr, flush=True)
+            tell(said)
         else:
             self.bar.set_postfix_str(f"({part.name}; {left})")
             self.bar.update()

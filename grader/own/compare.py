@@ -143,7 +143,7 @@ def _setup(job: Path, readable: tuple[Path, ...], form_name: str, allow_unconfin
     if not allow_unconfined and not confinement().files:
         raise RuntimeError(NOT_CONFINED)
     folders = [str(path.resolve()) for path in readable if path.is_dir()]
-    form = Form("grader.own.job", {"file": str(job.resolve()), "folders": folders}, "", 1.0, NOISE, AGREEMENT)
+    form = Form("grader.own.job", {"file": str(job.resolve()), "folders": folders}, "", 1.0, AGREEMENT, NOISE)
     return Setup(form, form_name, form.options, [path.resolve() for path in (job, *readable)], allow_unconfined)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from grader.workloads import gpt
 from grader.workloads.drive import NAME, ask
-from grader.workloads.job import Job
+from grader.workloads.job import Figures, Job, Weights
 
 
 class Checkpoints:
@@ -68,8 +68,6 @@ def make_job(seed: int, device: torch.device, *, every: int, write_bps: float, *
     return SavedJob(**values, every=every, drive=drive)
 
 
-def evaluate(
-    tensors: dict[str, torch.Tensor], device: torch.device, *, every: int, write_bps: float, **options: Any
-) -> dict[str, float]:
+def evaluate(tensors: Weights, device: torch.device, *, every: int, write_bps: float, **options: Any) -> Figures:
     """As of `gpt`."""
     return gpt.evaluate(tensors, device, **options)

@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 
 import grader.data.tokens as token_files
 from grader.data.text import corpus, split
-from grader.workloads.job import Batches, Job
+from grader.workloads.job import Batches, Figures, Job, Weights
 
 VOCABULARY = 256  # the bytes; a model may know of more tokens than the text uses
 HELD_OUT = 32  # windows that an evaluation uses
@@ -204,7 +204,7 @@ def make_job(
 
 
 def evaluate(
-    tensors: dict[str, torch.Tensor],
+    tensors: Weights,
     device: torch.device,
     *,
     layers: int,
@@ -215,15 +215,13 @@ def evaluate(
     bias: bool = True,
     folder: str = "",
     **_: Any,
-) -> dict[str, float]:
+) -> Figures:
     with device:  # where its first weights, which nobody needs, are drawn faster
         net = GPT(layers, width, heads, length, vocabulary, bias)
     return held_out(net, tensors, device, length, folder)
 
 
-def held_out(
-    net: nn.Module, tensors: dict[str, torch.Tensor], device: torch.device, length: int, folder: str = ""
-) -> dict[str, float]:
+def held_out(net: nn.Module, tensors: Weights, device: torch.device, length: int, folder: str = "") -> Figures:
     """Loss and accuracy of a model with these weights, on windows of held-out text."""
     net.load_state_dict(tensors)
     net.to(device).eval()

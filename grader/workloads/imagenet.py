@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 from torchvision.models.resnet import BasicBlock
 
 from grader.data.images import stored
-from grader.workloads.job import Batches, Job
+from grader.workloads.job import Batches, Figures, Job, Weights
 from grader.workloads.resnet import evaluate_net
 
 AREA = (0.08, 1.0)  # the share of the picture's area that a crop covers
@@ -167,7 +167,5 @@ def make_job(
     )
 
 
-def evaluate(
-    tensors: dict[str, torch.Tensor], device: torch.device, *, model: str, size: int, folder: str, **_: Any
-) -> dict[str, float]:
+def evaluate(tensors: Weights, device: torch.device, *, model: str, size: int, folder: str, **_: Any) -> Figures:
     return evaluate_net(make_model(model), tensors, device, size, folder)

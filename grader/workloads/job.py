@@ -11,6 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import Dataset, Sampler
 
+Weights = dict[str, torch.Tensor]  # trained ones, by their names in the model
+Figures = dict[str, float]  # on held-out data: "loss", and "accuracy" where there is such a thing
+
 
 @dataclass
 class Job:
@@ -23,7 +26,7 @@ class Job:
     device: torch.device  # where to train
     # Leave it None, unless the loop changes the shapes of the parameters: then a function that returns them under their original names
     # and shapes
-    weights: Callable[[], dict[str, torch.Tensor]] | None = None
+    weights: Callable[[], Weights] | None = None
     folder: Path | None = None  # what the submission's prepare(dataset, folder) wrote, in labs that have one
     trace: str = ""  # where a loop that records itself writes its trace
     rank: int = 0  # of `world_size` processes, in labs that train on several GPUs; `torch.distributed` has its process group then
@@ -71,7 +74,7 @@ class Batches(Sampler[list[int]]):
                 yield order[i : i + self.batch_size]
 
 
-def loss_and_accuracy(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+def loss_and_accuracy(logits: torch.Tensor, labels: torch.Tensor) -> Figures:
     """Of a classifier, on the device of its logits: (n, classes) and (n,)."""
     labels = labels.to(logits.device)
     accuracy = (logits.argmax(1) == labels).float().mean()

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.utils.data import Dataset
 
 from grader.workloads.gpt import GPT, text
-from grader.workloads.job import Batches, Job
+from grader.workloads.job import Batches, Figures, Job, Weights
 
 MOST = 2000  # documents of a class
 SPREAD = 0.1  # of the lengths within a class, either way
@@ -86,7 +86,7 @@ def make_job(
 
 
 def evaluate(
-    tensors: dict[str, torch.Tensor],
+    tensors: Weights,
     device: torch.device,
     *,
     layers: int,
@@ -95,7 +95,7 @@ def evaluate(
     length: int,
     documents: Sequence[int],
     **_: Any,
-) -> dict[str, float]:
+) -> Figures:
     """Of one batch of held-out documents, each by itself."""
     with device:  # where its first weights, which nobody needs, are drawn faster
         net = GPT(layers, width, heads, length)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from grader.workloads.gpt import VOCABULARY, Windows, held_out, text
-from grader.workloads.job import Batches, Job
+from grader.workloads.job import Batches, Figures, Job, Weights
 
 
 class NPLM(nn.Module):
@@ -57,7 +57,7 @@ def make_job(
 
 
 def evaluate(
-    tensors: dict[str, torch.Tensor],
+    tensors: Weights,
     device: torch.device,
     *,
     context: int,
@@ -66,5 +66,5 @@ def evaluate(
     layers: int,
     length: int,
     **_: Any,
-) -> dict[str, float]:
+) -> Figures:
     return held_out(NPLM(context, features, width, layers), tensors, device, length)

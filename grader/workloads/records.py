@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from grader.workloads.job import Batches, Job, loss_and_accuracy
+from grader.workloads.job import Batches, Figures, Job, Weights, loss_and_accuracy
 
 KINDS = 256  # of events
 EVENTS = 8  # of a record
@@ -71,9 +71,7 @@ def make_job(
     )
 
 
-def evaluate(
-    tensors: dict[str, torch.Tensor], device: torch.device, *, width: int, layers: int, **_: Any
-) -> dict[str, float]:
+def evaluate(tensors: Weights, device: torch.device, *, width: int, layers: int, **_: Any) -> Figures:
     model = network(width, layers)
     model.load_state_dict(tensors)
     events, labels = collate(drawn(HELD_OUT, 2))

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from grader.data.images import stored
 from grader.workloads import counting
 from grader.workloads.drive import NAME, read
-from grader.workloads.job import Batches, Job, loss_and_accuracy
+from grader.workloads.job import Batches, Figures, Job, Weights, loss_and_accuracy
 
 HELD_OUT = 256  # images that an evaluation uses
 LOADED = "grader.load_sample"  # an audit event
@@ -113,15 +113,11 @@ def held_out(folder: str, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.stack(images), torch.tensor(labels)
 
 
-def evaluate(
-    tensors: dict[str, torch.Tensor], device: torch.device, *, model: str, size: int, folder: str, **_: Any
-) -> dict[str, float]:
+def evaluate(tensors: Weights, device: torch.device, *, model: str, size: int, folder: str, **_: Any) -> Figures:
     return evaluate_net(make_model(model), tensors, device, size, folder)
 
 
-def evaluate_net(
-    net: nn.Module, tensors: dict[str, torch.Tensor], device: torch.device, size: int, folder: str
-) -> dict[str, float]:
+def evaluate_net(net: nn.Module, tensors: Weights, device: torch.device, size: int, folder: str) -> Figures:
     """Loss and accuracy of a classifier with these weights, on the held-out images."""
     net.load_state_dict(tensors, strict=False)  # num_batches_tracked is not part of the exchange
     net.to(device).eval()

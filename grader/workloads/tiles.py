@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 import grader.data.tiles as tiles
 from grader.workloads import counting
 from grader.workloads.drive import NAME, read
-from grader.workloads.job import Batches, Job, loss_and_accuracy
+from grader.workloads.job import Batches, Figures, Job, Weights, loss_and_accuracy
 
 HELD_OUT = 128  # tiles that an evaluation uses
 OPENED = "sqlite3.connect/handle"  # the audit event of a connection that was opened, by whatever call
@@ -176,7 +176,7 @@ def make_job(
 
 
 def evaluate(
-    tensors: dict[str, torch.Tensor],
+    tensors: Weights,
     device: torch.device,
     *,
     bands: int,
@@ -185,7 +185,7 @@ def evaluate(
     folder: str = "",
     read_s: float | None = None,
     **_: Any,
-) -> dict[str, float]:
+) -> Figures:
     net = ConvNet(bands, width)
     net.load_state_dict(tensors)
     net.to(device)

@@ -20,7 +20,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from grader.data.pictures import HELD_OUT, TRAIN
-from grader.workloads.job import Batches, Job
+from grader.workloads.job import Batches, Figures, Job, Weights
 
 STEPS = 1000  # levels of noise
 GROUPS = 8  # that a layer's channels are normalised in
@@ -223,9 +223,7 @@ def _held_out(folder: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return signal.sqrt() * pictures + (1 - signal).sqrt() * noise, times, noise
 
 
-def evaluate(
-    tensors: dict[str, torch.Tensor], device: torch.device, *, widths: Sequence[int], folder: str, **_: Any
-) -> dict[str, float]:
+def evaluate(tensors: Weights, device: torch.device, *, widths: Sequence[int], folder: str, **_: Any) -> Figures:
     """loss: of the averaged weights, over all levels of noise."""
     model = Model(widths)
     model.load_state_dict(tensors)

@@ -38,7 +38,7 @@ NO_PARITY = Parity(0, 0, 0, 0, 0, 0)
 
 def cases() -> dict[str, Form]:
     """Loops to measure, by name; all run the starter of 3a_precision."""
-    small = Form("grader.workloads.gpt", SMALL_GPT, "text", 1, 0, NO_PARITY, threads=1)
+    small = Form("grader.workloads.gpt", SMALL_GPT, "text", 1, NO_PARITY, 0, threads=1)
     if machine.has_gpu():
         return {
             "GPT-2 sized, GPU-bound": labs.get("3a_precision").forms["cuda"],

@@ -65,7 +65,6 @@ LAB = Lab(
             points=20,
             metric="h2d_pinned",
             at_least=0.95,
-            says="of the bytes copied to the GPU came from pinned memory",
             hints=(
                 "In what kind of memory does a batch lie when it is copied to the GPU?",
                 "In `lab.peek()`, look at the copies to the GPU. The GPU's copy engine reads only page-locked "

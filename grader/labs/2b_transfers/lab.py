@@ -14,7 +14,6 @@ LAB = Lab(
             data="",
             gpu_memory=6.5e9,
             minimum_gain=2.5,
-            noise=0.03,
             min_h2d_bytes=35_000_000,  # of 50 MB a batch; a trace may show fewer batches than steps
             parity=Parity(steps=24, loss=0.01, norm=0.015, cosine=0.9, drift=0.05, held_out=0.2),
         ),
@@ -46,7 +45,6 @@ LAB = Lab(
             points=15,
             metric="h2d_pinned",
             at_least=0.95,
-            says="of the bytes copied to the GPU came from pinned memory",
             hints=(
                 "In what kind of memory does a batch lie when it is copied?",
                 "`lab.peek()` tells copies from pageable memory and from pinned apart. The GPU's copy engine reads "
@@ -62,7 +60,6 @@ LAB = Lab(
             points=20,
             metric="h2d_overlap",
             at_least=0.5,
-            says="of the time of copies to the GPU had a kernel running beside it",
             hints=(
                 "When is the next batch known, and when is it sent?",
                 "Look at `h2d_overlap` of `lab.profile()`. On one stream everything happens in the order in which it "

@@ -13,7 +13,6 @@ LAB = Lab(
             data="tiles 128",
             gpu_memory=2.5e9,
             minimum_gain=4.0,
-            noise=0.03,
             parity=Parity(steps=24, loss=0.003, norm=0.015, cosine=0.985, drift=0.05, held_out=0.2),
             profiled=24,  # eight workers and more deliver at about the same time, and then for a while none does
         ),
@@ -23,7 +22,6 @@ LAB = Lab(
             options={"bands": 3, "size": 64, "width": 8, "batch_size": 16, "lr": 3e-4},
             data="tiles 64",
             minimum_gain=3.0,
-            noise=0.03,
             parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.99, drift=0.05, held_out=0.1),
             threads=1,
         ),

@@ -31,7 +31,6 @@ LAB = Lab(
             options={"bands": 3, "size": 64, "width": 8, "batch_size": 16, "lr": 3e-4, "count": 2000, "read_s": 0.005},
             data="tile files",
             minimum_gain=4.0,
-            noise=0.03,
             parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.99, drift=0.05, held_out=0.1),
             threads=1,
             prepare_s=60,

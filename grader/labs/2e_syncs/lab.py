@@ -14,7 +14,6 @@ LAB = Lab(
             data="text",
             gpu_memory=4e9,
             minimum_gain=1.4,
-            noise=0.03,
             parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
         ),
         # a CPU has nobody to wait for: only the training and the logs are compared

@@ -14,7 +14,6 @@ LAB = Lab(
             data="tiles 128",
             gpu_memory=4e9,
             minimum_gain=10.0,
-            noise=0.03,
             parity=Parity(steps=24, loss=0.01, norm=0.015, cosine=0.985, drift=0.05, held_out=0.2),
         ),
         "cpu": Form(
@@ -22,7 +21,6 @@ LAB = Lab(
             options={"bands": 3, "size": 64, "width": 8, "batch_size": 16, "lr": 3e-4},
             data="tiles 64",
             minimum_gain=1.8,
-            noise=0.03,
             parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.99, drift=0.05, held_out=0.1),
             threads=1,
         ),

@@ -18,7 +18,6 @@ LAB = Lab(
             data="",
             gpu_memory=2.5e9,  # calculated: twice 5 million weights at 16 bytes, the batches, and 0.8 GB of CUDA's own for each loop
             minimum_gain=3.0,
-            noise=0.03,
             profiled=RECORDED,
             parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
         ),
@@ -50,7 +49,6 @@ LAB = Lab(
             metric="spread",
             at_most=2.0,
             none_at=5.0,
-            says="times the median step, which 95% of the steps don't exceed",
             hints=(
                 "A mean says nothing about single steps. Are all of them too long, or some?",
                 "`spread` in `lab.peek()` compares the 95th percentile of the steps with their median. Count in `lab.profile()` how many "

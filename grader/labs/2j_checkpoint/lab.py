@@ -17,7 +17,6 @@ GPU = Form(
     gpu_memory=4e9,
     # the loop gains (S + W) / max(S, W), for steps of S and a write of W seconds: here from 10 to 60 ms a step
     minimum_gain=1.3,  # 1.41x on an H200 with 16 cores (torch 2.11, 2026-11-29)
-    noise=0.03,
     parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
 )
 
@@ -44,7 +43,6 @@ LAB = Lab(
             },
             data="text",
             minimum_gain=1.27,  # two right loops gained 1.29x and 1.30x where the starter took 36 ms a step (AMD EPYC, torch 2.14)
-            noise=0.03,
             parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.9995, drift=0.01, held_out=0.1),
             threads=1,
         ),

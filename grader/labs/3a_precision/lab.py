@@ -60,7 +60,6 @@ LAB = Lab(
             points=20,
             metric="half_share",
             at_least=0.9,
-            says="of the time in matmuls was spent on 16-bit inputs",
             hints=(
                 "How many bytes does a value need while it is multiplied?",
                 "In `lab.peek()`, a `half_share` of 0 means that all matmuls have 32-bit inputs. Don't cast the model itself. Its weights and "

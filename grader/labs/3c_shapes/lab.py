@@ -73,7 +73,6 @@ LAB = Lab(
             points=25,
             metric="aligned_share",
             at_least=0.99,
-            says="of the arithmetic in matmuls has sizes that are multiples of 16 bytes",
             hints=(
                 "16 bytes are eight values in bf16. Which size of this model is no multiple of eight?",
                 "Look at `aligned_share` of `lab.peek()`, which works on a CPU, too. A large part of the arithmetic has a size that doesn't fit. "
@@ -88,7 +87,6 @@ LAB = Lab(
             points=15,
             metric="layout_share",
             at_most=0.035,
-            says="of the GPU's busy time went to copies that only change a layout",
             hints=(
                 "Which line of the loop moves every logit to a different place and computes nothing?",
                 "Look at `layout_share` of `lab.profile()`, the share of copies that keep the type. How many bytes are the logits of one batch "

@@ -26,7 +26,6 @@ LAB = Lab(
             options=LAYERS | {"width": 32, "length": 16, "batch_size": 4, "lr": 1e-3},
             data="text",
             minimum_gain=2.2,
-            noise=0.03,
             parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.99, drift=0.02, held_out=0.1),
             threads=1,
         ),

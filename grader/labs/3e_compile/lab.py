@@ -52,7 +52,6 @@ LAB = Lab(
             },
             data="text",
             minimum_gain=None,
-            noise=0.03,
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.02, held_out=0.1),
             threads=1,
         ),

@@ -58,7 +58,6 @@ LAB = Lab(
             options={"layers": 2, "width": 64, "heads": 4, "length": 1024, "batch_size": 1, "lr": 1e-3, "bare": True},
             data="text",
             minimum_gain=2.0,
-            noise=0.03,
             parity=Parity(steps=8, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
             threads=1,
         ),
@@ -96,7 +95,6 @@ LAB = Lab(
             points=20,
             metric="flash_share",
             at_least=0.9,
-            says="of the time in fused attention kernels was spent in flash kernels",
             absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
             hints=(
                 "There are several fused kernels. What decides which of them is taken?",

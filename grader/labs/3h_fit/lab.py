@@ -36,7 +36,6 @@ LAB = Lab(
             options={"layers": 4, "width": 32, "heads": 4, "length": 256, "batch_size": 14, "lr": 1e-3},
             data="text",
             minimum_gain=2.0,
-            noise=0.03,
             block_s=0.8,
             parity=Parity(steps=6, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
             threads=1,
@@ -72,7 +71,6 @@ LAB = Lab(
             points=20,
             metric="half_share",
             at_least=0.9,
-            says="of the time in matmuls was spent on 16-bit inputs",
             hints=(
                 "How many bytes does an activation take, and how many does it need?",
                 "In `lab.peek()`, a `half_share` of 0 means that all matmuls have 32-bit inputs. Activations of 32 bits then wait for the "

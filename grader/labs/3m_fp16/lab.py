@@ -70,7 +70,6 @@ LAB = Lab(
             points=25,
             metric="fp16_share",
             at_least=0.9,
-            says="of the time in matmuls was spent on fp16 inputs",
             hints=(
                 "Which type did you give to autocast, and is the head inside of it, too?",
                 "Look at `fp16_share` of `lab.peek()`. This lab wants fp16, whatever your GPU can do. Lab 3a is about bf16.",

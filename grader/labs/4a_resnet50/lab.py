@@ -11,7 +11,6 @@ GPU = Form(
     data="images 10000",
     gpu_memory=50e9,
     minimum_gain=10.0,
-    noise=0.03,
     block_s=1.0,
     flops=6 * 4.09e9 * 256,  # ResNet-50 at 224 x 224: 4.09 G multiply-adds an image (torchvision's model page)
     # 1 - cosine on an H200 (torch 2.11, nine seeds): honest forms, with bf16 and the grey levels of other decoders, 0.004 to
@@ -48,7 +47,6 @@ LAB = Lab(
             options={"model": "tiny", "size": 64, "batch_size": 16, "lr": 1e-3, "count": 128, "recurring": (STEPS, 32)},
             data="images",
             minimum_gain=None,
-            noise=0.03,
             parity=Parity(steps=STEPS, loss=0.0025, norm=0.01, cosine=0.985, drift=0.05, held_out=0.1),
             threads=1,
         ),

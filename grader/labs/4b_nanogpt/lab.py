@@ -56,7 +56,6 @@ LAB = Lab(
             points=10,
             metric="flash_share",
             at_least=0.9,
-            says="of the time in fused attention kernels was spent in flash kernels",
             absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
             hints=(
                 "What is the largest tensor inside a block, and which operation needs all of it at once?",
@@ -70,7 +69,6 @@ LAB = Lab(
             points=8,
             metric="aligned_share",
             at_least=0.99,
-            says="of the arithmetic in matmuls has sizes that are multiples of 16 bytes",
             hints=(
                 "16 bytes are eight values in bf16. Which size of this model is no multiple of eight?",
                 "Look at `aligned_share` of `lab.peek()`. Three matmuls of a step have the vocabulary among their sizes.",

@@ -39,7 +39,6 @@ LAB = Lab(
             options={"widths": (16, 32), "batch_size": 8, "lr": 3e-4},
             data="pictures 32",
             minimum_gain=1.35,  # 1.50x on two cores of an AMD EPYC (torch 2.14)
-            noise=0.03,
             block_s=0.8,
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.995, drift=0.02, held_out=0.05),
             threads=1,
@@ -108,7 +107,6 @@ LAB = Lab(
             points=8,
             metric="flash_share",
             at_least=0.9,
-            says="of the time in fused attention kernels was spent in flash kernels",
             absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
             hints=(
                 "How large is the tensor that the attention at half the size writes?",

@@ -42,7 +42,6 @@ LAB = Lab(
             points=10,
             metric="half_share",
             at_least=0.95,
-            says="of the time in matmuls was spent on 16-bit inputs",
             hints=(
                 "In which number format does this GPU multiply fastest?",
                 "In `lab.peek()`, a `half_share` of 0 means that all matmuls have 32-bit inputs.",
@@ -55,7 +54,6 @@ LAB = Lab(
             points=10,
             metric="flash_share",
             at_least=0.9,
-            says="of the time in fused attention kernels was spent in flash kernels",
             absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
             hints=(
                 "Does the Trainer choose the attention, or does the model?",
@@ -69,7 +67,6 @@ LAB = Lab(
             points=8,
             metric="aligned_share",
             at_least=0.99,
-            says="of the arithmetic in matmuls has sizes that are multiples of 16 bytes",
             hints=(
                 "Which size of this model is no multiple of eight?",
                 "Look at `aligned_share` of `lab.peek()`. Three matmuls of a step have the vocabulary among their sizes.",

@@ -48,7 +48,6 @@ LAB = Lab(
             },
             data="text",
             minimum_gain=3.0,
-            noise=0.03,
             block_s=0.8,
             parity=Answers(steps=10, within=0.35),
             threads=1,

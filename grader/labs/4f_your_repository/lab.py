@@ -73,7 +73,6 @@ LAB = Lab(
             options={"layers": 8, "width": 32, "heads": 2, "length": 256, "batch_size": 1, "lr": 1e-3, "bare": True},
             data="text",
             minimum_gain=2.6,
-            noise=0.03,
             block_s=1.0,
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
             threads=1,
@@ -119,7 +118,6 @@ LAB = Lab(
             points=6,
             metric="half_share",
             at_least=0.95,
-            says="of the time in matmuls was spent on 16-bit inputs",
             hints=(
                 "In which number format does this GPU multiply fastest?",
                 "Look at `half_share` of `lab.peek()`.",
