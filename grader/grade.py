@@ -156,11 +156,12 @@ class _Attempt:
 
 
 def measure(findings: Findings, submission: Submission, plan: Plan, limits: Limits | None, progress: Progress) -> None:
-    lab, form_name, began = findings.lab, findings.form_name, time.monotonic()
+    lab, form_name = findings.lab, findings.form_name
     findings.yardstick = yardstick(lab, form_name, submission)
     progress(0.0, "preparing data")
     setup = set_up(findings.form, form_name, findings.allow_unconfined, counted=lab.memory is not None)
     progress(0.02, "looking at the machine")
+    began = time.monotonic()
     findings.free_bytes = gate.machine_is_free(form_name, findings.ranks)
     with tempfile.TemporaryDirectory(dir=temporary()) as kept, workspace_of(submission.source) as workspace:
         open_submission = partial(open_arm, submission.source, setup, limits, kept=workspace)

@@ -9,6 +9,7 @@ import pytest
 from grader import labs
 from grader.checks import prediction
 from grader.frontends.commands.grade import DEMO, demonstrated
+from grader.frontends.notebook.note import ProgressBar
 from grader.frontends.terminal import AGAIN_S, Terminal
 from grader.grading import replay
 from grader.grading.arms import set_up
@@ -38,12 +39,43 @@ def test_the_reference_s_training_says_how_far_it_is(monkeypatch, tmp_path):
 
 def test_a_bar_says_the_seconds_that_are_left(capsys):
     bar = Terminal("3d_tiny_ops")
+    bar(0.1, "loading the starter")
     bar.began -= 100
     reference(passed_s=100).saying(bar, "the reference solution trains as long")(50)
     assert "trains as long, about 50 s left" in capsys.readouterr().err
     bar.printed -= AGAIN_S
     reference(passed_s=100).saying(bar, "the reference solution trains as long")(0)
     assert "trains as long, about 1 s left" in capsys.readouterr().err
+
+
+class Shown:
+    """The words of a notebook's bar."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def show(self, page: str, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_data_that_are_made_once_are_not_in_the_time_left(capsys):
+    page = Shown()
+    for bar in (Terminal("2a_workers"), ProgressBar(page)):
+        for at, what in ((0.0, "preparing data"), (0.02, "looking at the machine")):
+            bar.began -= 1000
+            bar(at, what)
+        bar.began -= 50
+        bar(0.5, "timing pair 1")
+    look = ProgressBar(page)  # which shows nothing while data are made
+    look.began -= 1000
+    look(0.1, "loading")
+    look.began -= 10
+    look(0.5, "the first step")
+    assert "timing pair 1, about 50 s left" in capsys.readouterr().err
+    assert [line for line in page.lines if "left" in line] == [
+        "[ 50%] Timing pair 1, about 50 s left",
+        "[ 50%] The first step, about 10 s left",
+    ]
 
 
 @pytest.mark.parametrize("name", DEMO)

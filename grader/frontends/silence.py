@@ -10,6 +10,7 @@ from collections.abc import Callable
 from grader.sandbox.setting import Limits
 
 SILENCE_S = 15
+PREPARED = 0.02  # up to this share data are made, once on a machine: how long that took says nothing of the rest
 # how what is said of such phases begins
 UNTIMED = ("the first step", "first steps of the submission", "loading")
 

@@ -7,7 +7,7 @@ import time
 
 from tqdm import tqdm
 
-from grader.frontends.silence import Silence
+from grader.frontends.silence import PREPARED, Silence
 
 AGAIN_S = 15  # a step that goes on has its time left said again
 
@@ -24,6 +24,8 @@ class Terminal:
         self.silence = Silence(self._explain, "Ctrl+C")
 
     def __call__(self, share: float, what: str) -> None:
+        if share <= PREPARED or not self.last:
+            self.began = time.monotonic()
         passed = time.monotonic() - self.began
         left = f", about {passed * (1 - share) / share:.0f} s left" if 0.1 < share < 1 else ""
         self.silence.after("" if share >= 1 else what)

@@ -15,7 +15,7 @@ from typing import Any
 
 from grader import web_page
 from grader.frontends import report
-from grader.frontends.silence import Silence
+from grader.frontends.silence import PREPARED, Silence
 from grader.result import Result
 from grader.safe_text import clean, prose_to_html, to_html
 
@@ -56,11 +56,13 @@ class ProgressBar:
 
     def __init__(self, output: Output, after: str = "") -> None:
         """after: what stands below the bar."""
-        self._output, self._began, self._share, self._after = output, time.monotonic(), 0.0, after
+        self._output, self.began, self._share, self._after = output, time.monotonic(), 0.0, after
         self._silence = Silence(self._explain, "Interrupting the kernel (the square)")
 
     def __call__(self, share: float, what: str) -> None:
-        seconds = time.monotonic() - self._began
+        if share <= PREPARED or not self._share:
+            self.began = time.monotonic()
+        seconds = time.monotonic() - self.began
         left = f", about {_seconds(seconds / share * (1 - share))} left" if seconds > 3 and 0.1 < share < 1 else ""
         self._share = share
         self._silence.after(what, lambda: self._show(f"{what}{left}"))
