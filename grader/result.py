@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -138,11 +139,35 @@ def json_value(value: Any) -> Any:
     return value
 
 
+A_BLOCK = 4096  # bytes: a full disk may still have a name for an empty file
+
+
 def check_writable(target: str) -> None:
     """Raises UserError for a file that cannot be written: better before than after a minute of work."""
     path = Path(target)
-    if not target or path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        raise UserError(f"{target!r} cannot be written. Name a file in a folder that exists and is yours to write to.")
+    try:
+        if not target or path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        _try_out(path.parent)
+    except OSError as error:
+        what = "a file in a folder that exists, is yours to write to and has room"
+        raise UserError(f"{target!r} cannot be written: {error.strerror}. Name {what}.") from None
+
+
+def made_writable(folder: Path) -> None:
+    """Make a folder where it is missing. Raises UserError where nothing can be written into it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _try_out(folder)
+    except OSError as error:
+        what = "a folder that is yours to write to and has room"
+        raise UserError(f"{str(folder)!r} cannot be written: {error.strerror}. Name {what}.") from None
+
+
+def _try_out(folder: Path) -> None:
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(A_BLOCK))
+        file.flush()
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -151,7 +176,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write a file whole or not at all: to a temporary file beside it, then renamed."""
+    """Write a file whole or not at all: to a temporary file beside it, then renamed. An OSError names the file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
@@ -160,8 +185,10 @@ def write_bytes(path: str | Path, content: bytes) -> None:
             file.write(content)
         os.chmod(temporary, 0o644)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         os.unlink(temporary)
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(path)
         raise
 
 

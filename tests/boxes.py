@@ -181,6 +181,14 @@ def _full_disk() -> None:
     _set(TMPDIR=None)
 
 
+def _full_folder() -> None:
+    """No room where one is."""
+    _mount("tmpfs", _folder("full"), "tmpfs", options="size=4096,mode=777")
+    with open(Path(scratch, "full", "full"), "wb") as file:
+        file.write(bytes(4096))
+    os.chdir(Path(scratch, "full"))
+
+
 def _noexec_temporary() -> None:
     _mount("tmpfs", _folder("noexec"), "tmpfs", _NOEXEC, "mode=1777")
     os.environ["TMPDIR"] = _folder("noexec")
@@ -224,6 +232,7 @@ _MOUNTS: dict[str, Callable[[], None]] = {
     "read_only_home": lambda: _home("mode=555", _RDONLY),
     "full_home": _full_home,
     "full_disk": _full_disk,
+    "full_folder": _full_folder,
     "noexec_temporary": _noexec_temporary,
     "read_only_packages": lambda: [_read_only(path) for path in {sys.prefix, str(Path(__file__).parents[1])}] and None,
     "old_cgroups": _old_cgroups,

@@ -142,6 +142,35 @@ def test_no_room_for_temporary_files(command):
     assert done.returncode and said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
 
 
+TRACE = REPOSITORY / "data/traces/gpt_input.json.gz"
+QUESTIONS = REPOSITORY / "labs/1c_diagnose/1c_diagnose.ipynb"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("box", "why"),
+    [("full_folder", "No space left on device"), ("nobody", "Permission denied")],
+    ids=["full", "others'"],
+)
+@pytest.mark.parametrize(
+    ("command", "target"),
+    [
+        (("diagnose", TRACE, "--html", "page.html"), "page.html"),
+        (("grade", "1c", QUESTIONS, "--json", "result.json"), "result.json"),
+        (("run", "--", sys.executable, "-c", "print('begun')"), "grader-run"),
+        (("run", "--out", "mine", "--", sys.executable, "-c", "print('begun')"), "mine"),
+        (("demo", "--out", "reports"), "reports"),
+        (("course", "mine"), "mine"),
+    ],
+    ids=lambda words: words if isinstance(words, str) else words[0],
+)
+def test_where_nothing_can_be_written_it_is_said_first_and_in_one_line(box, why, command, target):
+    done = in_box(box, "-m", "grader", *command, cwd=Path("/usr"), PYTHONPATH=str(REPOSITORY))
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2 and not done.stdout
+    assert line.startswith("grader: ") and target in line and f" cannot be written: {why}. Name a f" in line
+
+
 @pytest.mark.slow
 def test_without_linux_labs_are_listed_and_recorded_traces_are_graded():
     assert "1c_diagnose" in in_box("like_macos", "-m", "grader", "labs").stdout

@@ -42,7 +42,7 @@ def lay(folder: Path) -> Laid:
         write_json(folder / paths.MARK, {"files": record})
     except OSError as error:
         raise UserError(
-            f"{error.filename or folder} cannot be written: {error.strerror}. Name a folder that is yours to write to."
+            f"{error.filename or folder} cannot be written: {error.strerror}. Name a folder that is yours to write to and has room."
         ) from None
     return done
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import io
 import os
 import pkgutil
@@ -11,6 +12,7 @@ import sys
 
 from grader.errors import UserError, not_installed
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 # What each command is for, and the function of this package that adds its arguments. A command's module is imported only
 # where that command is run: trace reader, torch and matplotlib take seconds.
 COMMANDS = {
@@ -85,7 +87,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"grader: {where}{error.strerror or error or type(error).__name__}", file=sys.stderr)
+        advice = ". Free some space there, or write to another disk." if error.errno in NO_ROOM else ""
+        print(f"grader: {where}{error.strerror or error or type(error).__name__}{advice}", file=sys.stderr)
         return 2
     except RuntimeError as error:
         print(f"grader: {error}", file=sys.stderr)

@@ -20,7 +20,7 @@ from grader.frontends.options import add_command, command_of, duration
 from grader.measure import decision
 from grader.own.record import against, moved, read_record, record
 from grader.own.running import MUCH_LOST, Seen, mean_step_s, run_watched
-from grader.result import check_writable, write_json, write_text
+from grader.result import made_writable, write_json, write_text
 from grader.safe_text import clean, one_line
 from grader.trace import analyse
 
@@ -80,9 +80,12 @@ def run(options: argparse.Namespace) -> int:
     finally:
         shutil.rmtree(inside, ignore_errors=True)
     found = record(seen, command)
-    write_json(out / "run.json", found)
     for line in summary(seen, found):
         say(line)
+    try:
+        write_json(out / "run.json", found)
+    except OSError as error:  # the status is the job's
+        say(f"{clean(out / 'run.json')} cannot be written: {error.strerror}.")
     assert seen.status is not None
     if earlier and seen.processes and seen.status == 0:
         return _compared(earlier, found)
@@ -109,15 +112,14 @@ def out_folder(asked: str | None) -> Path:
     """Made, for this run alone: of several that one launcher starts side by side, each has its own."""
     beside = os.environ.get("RANK") or os.environ.get("SLURM_PROCID") if launched_with_others() else None
     names = (Path(f"grader-run-{n}" if n > 1 else "grader-run") for n in itertools.count(1))
-    try:
-        if asked:
-            out = Path(asked, f"rank-{beside}") if beside else Path(asked)
-            out.mkdir(parents=True, exist_ok=True)
-        else:
+    if asked:
+        out = Path(asked, f"rank-{beside}") if beside else Path(asked)
+    else:
+        try:
             out = next(path for path in names if _made(path))
-    except OSError as error:
-        raise UserError(f"--out {clean(asked or '.')}: {error.strerror}.") from None
-    check_writable(str(out / "run.json"))
+        except OSError:  # which the next line says
+            out = Path("grader-run")
+    made_writable(out)
     return out
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import re
 import shutil
@@ -22,7 +21,7 @@ from grader.frontends.terminal import Terminal
 from grader.grade import grade
 from grader.grading.forms import choose_form, own_cores
 from grader.labs.lab import Lab
-from grader.result import check_writable, write_json
+from grader.result import made_writable, write_json
 from grader.sandbox.fork_server import fork_server
 from grader.submission import Submission, code_cells, from_cells, load_notebook, read_notebook, solution
 
@@ -118,9 +117,7 @@ def demonstrated(lab: Lab, form: str) -> list[tuple[str, Submission]]:
 
 
 def run_demo(options: argparse.Namespace) -> None:
-    with contextlib.suppress(OSError):  # said by the next line
-        options.out.mkdir(parents=True, exist_ok=True)
-    check_writable(str(options.out / "report.html"))
+    made_writable(options.out)
     with own_cores(labs.get(DEMO[0]), options.device):
         fork_server()
     written = []
