@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import mmap
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -108,7 +109,7 @@ def loop(body: str, top: str = "") -> str:
     return f"import torch\n{top}\n\ndef train(job):\n{indented}    while True:\n        yield torch.ones(())\n"
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+def eventually(condition: Callable[[], Any], seconds: float = 600.0) -> Any:
     """The first true value of `condition`, or its last one after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()) and time.monotonic() < deadline:
@@ -148,6 +149,11 @@ def said(result: Result) -> str:
     return " ".join([result.fatal, *(check.reason for check in result.checks)])
 
 
+def traced_only(source: str) -> str:
+    """The same with graphs that are made and not compiled: on a CPU Inductor takes from half a minute to several."""
+    return re.sub(r"torch\.compile\(([\w.]+)(?=[,)])", r'torch.compile(\1, backend="eager"', source)
+
+
 def assert_rejected(result: Result, words: str) -> None:
     """No points, for a reason that holds these words."""
     assert words in said(result) and result.score == 0
@@ -159,7 +165,7 @@ def assert_told_apart(faults: dict[str, str], honest: dict[str, str], graded: Ca
     for what, source in faults.items():
         result = graded(source)
         assert result.fatal or result.check("parity").status == FAIL, what
-    for what, source in honest.items():
+    for source, what in {traced_only(source): what for what, source in honest.items()}.items():  # each once
         result = graded(source)
         assert not result.fatal and result.check("parity").status == PASS, f"{what}: {said(result)}"
 

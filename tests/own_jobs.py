@@ -27,6 +27,11 @@ MODEL = """
         optimizer.step()
         return loss.detach()
 """
+CLOCK = """
+    import os, random, sys, time
+    clock = [0.0]
+    time.perf_counter = lambda: clock[0]  # by it a step takes what the job adds, however busy the machine is
+"""
 STEPS = """
     for _ in range(int(sys.argv[1]) if len(sys.argv) > 1 else 80):
         step()
@@ -66,4 +71,4 @@ def command(folder: Path, *words: str, **more) -> subprocess.CompletedProcess:
     """`grader run ...`, as a user types it."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     line = [sys.executable, "-m", "grader.frontends.cli", "run", *words]
-    return subprocess.run(line, cwd=folder, env=env, capture_output=True, timeout=300, **more)
+    return subprocess.run(line, cwd=folder, env=env, capture_output=True, timeout=600, **more)

@@ -61,7 +61,7 @@ def show(pages, browser, jupyter, tmp_path):  # noqa: F811
     NotebookNotary(data_dir=str(tmp_path / "data")).sign(notebook)
     browser.get(f"{jupyter}/lab/tree/shown.ipynb?token={TOKEN}&reset")
     many = f"return document.querySelectorAll('.speed-report style').length >= {len(pages)}"
-    WebDriverWait(browser, 120, poll_frequency=0.5).until(lambda _: browser.execute_script(many))
+    WebDriverWait(browser, 600, poll_frequency=0.5).until(lambda _: browser.execute_script(many))
 
 
 @pytest.mark.slow
@@ -118,7 +118,7 @@ def test_the_map_fits_and_each_button_has_its_own_name(this_checkout, jupyter, b
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import WebDriverWait
 
-    wait = WebDriverWait(browser, 120, poll_frequency=0.5)
+    wait = WebDriverWait(browser, 600, poll_frequency=0.5)
     cell = nbformat.v4.new_code_cell("from grader.frontends import start\nstart.course_map()")
     notebook = nbformat.v4.new_notebook(cells=[cell])
     notebook.metadata["kernelspec"] = KERNEL
@@ -134,7 +134,7 @@ def test_the_map_fits_and_each_button_has_its_own_name(this_checkout, jupyter, b
         browser.execute_script("document.querySelector('.jp-CodeCell .cm-content').focus()")
         ActionChains(browser).key_down(Keys.CONTROL).send_keys(Keys.ENTER).key_up(Keys.CONTROL).perform()
         with contextlib.suppress(TimeoutException):
-            return WebDriverWait(browser, 20).until(lambda _: browser.execute_script(rows))
+            return WebDriverWait(browser, 600).until(lambda _: browser.execute_script(rows))
 
     wait.until(run)
     hidden = """const right = document.querySelector(".jp-OutputArea-output").getBoundingClientRect().right + 1;

@@ -880,7 +880,7 @@ def start_grade(tmp_path: Path, home: Path) -> subprocess.Popen:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     # submission, its fork, starter
-    assert eventually(lambda: len(inhabitants(home)) >= 3, 120), process.stdout.read() if process.poll() else ""
+    assert eventually(lambda: len(inhabitants(home)) >= 3, 600), process.stdout.read() if process.poll() else ""
     return process
 
 

@@ -130,7 +130,7 @@ def test_run_all_ends_in_a_report(jupyter: str, browser, tmp_path: Path) -> None
     from selenium.webdriver.support.ui import WebDriverWait
 
     def wait(what):
-        return WebDriverWait(browser, 120, poll_frequency=0.5).until(what)
+        return WebDriverWait(browser, 600, poll_frequency=0.5).until(what)
 
     def find(css: str, text: str = "") -> list:  # in one call: outputs are replaced while one looks at them
         script = "return [...document.querySelectorAll(arguments[0])].filter(e => e.innerText.toLowerCase().includes(arguments[1].toLowerCase()))"

@@ -255,4 +255,4 @@ def test_one_may_be_on_the_way_at_the_end_of_a_block(steps, saved):
 
 @pytest.mark.slow
 def test_faults_are_rejected_and_honest_forms_are_not():
-    assert_told_apart(variants.faults(NAME), variants.honest(NAME), graded)
+    assert_told_apart(variants.faults(NAME), variants.honest_on_a_cpu(NAME), graded)

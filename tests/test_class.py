@@ -123,7 +123,7 @@ class Course:
                     return child
             return None
 
-        found = eventually(worker, 20)
+        found = eventually(worker, 600)
         if found:
             found.send_signal(signal.SIGKILL)
         return found is not None
@@ -243,7 +243,7 @@ def test_graded_again_when_asked(course):
 @pytest.mark.slow
 def test_what_was_asked_for_again_is_not_forgotten(course):
     stopped = course.start("--again", "cid")
-    assert eventually(lambda: list(course.measured.glob("*/*.again")), 60)  # its pool starts first
+    assert eventually(lambda: list(course.measured.glob("*/*.again")), 600)  # its pool starts first
     stopped.kill()
     stopped.communicate()
     code, _, err = course.run()

@@ -39,7 +39,7 @@ def test_every_text_can_be_read_in_every_theme(jupyter: str, browser, tmp_path: 
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps({"theme": theme}))
         browser.get(f"{jupyter}/lab/tree/shown.ipynb?token={TOKEN}&reset")
-        wait = WebDriverWait(browser, 120, poll_frequency=0.5)
+        wait = WebDriverWait(browser, 600, poll_frequency=0.5)
         many = f"return document.querySelectorAll('.speed-report style').length >= {len(pages)}"
         wait.until(lambda _, many=many: browser.execute_script(many))
         wait.until(lambda _, theme=theme: browser.execute_script("return document.body.dataset.jpThemeName") == theme)
@@ -57,12 +57,12 @@ def test_make_lab_hides_the_instructor_s_tools(monkeypatch, request, browser) ->
     monkeypatch.setenv("JUPYTER_CONFIG_PATH", str(Path(grader.__file__).parent / "frontends" / "learner"))
     address = request.getfixturevalue("jupyter")
     browser.get(f"{address}/lab?token={TOKEN}")
-    WebDriverWait(browser, 120).until(
+    WebDriverWait(browser, 600).until(
         lambda _: browser.execute_script("return document.body.innerText.includes('Nbgrader')")
     )
     menu = "return [...document.querySelectorAll('.lm-MenuBar-itemLabel')].find(e => e.innerText === 'Nbgrader')"
     browser.execute_script(menu).click()
     items = "return [...document.querySelectorAll('.lm-Menu-itemLabel')].map(e => e.innerText).filter(Boolean)"
-    WebDriverWait(browser, 30).until(lambda _: browser.execute_script(items))
+    WebDriverWait(browser, 600).until(lambda _: browser.execute_script(items))
     assert not {"Formgrader", "Courses", "Create Assignment"} & set(browser.execute_script(items))
     assert "Create Assignment" not in browser.execute_script("return document.body.innerText")

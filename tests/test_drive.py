@@ -351,7 +351,7 @@ def test_it_ends_with_the_grader(tmp_path, state):
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as grader:
         process = psutil.Process(int(grader.stdout.readline()))
         grader.kill()
-        gone, _ = psutil.wait_procs([process], timeout=10)
+        gone, _ = psutil.wait_procs([process], timeout=600)
         assert gone and grader.stderr.read() == ""
 
 

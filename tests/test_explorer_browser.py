@@ -40,7 +40,7 @@ def test_a_gap_is_chosen_and_its_evidence_read(this_checkout, jupyter, browser, 
         return browser.execute_script(script, css, text)
 
     def wait(css: str, text: str = "") -> list:
-        return WebDriverWait(browser, 120, poll_frequency=0.3).until(lambda _: find(css, text))
+        return WebDriverWait(browser, 600, poll_frequency=0.3).until(lambda _: find(css, text))
 
     def choose(number: int) -> None:
         script = """const s = document.querySelector('.trace-choice select'); s.selectedIndex = arguments[0];
@@ -68,7 +68,7 @@ def test_a_gap_is_chosen_and_its_evidence_read(this_checkout, jupyter, browser, 
     ) in named
     choose(2)
     wait(f"{shown} .trace-evidence", "idle: ")
-    WebDriverWait(browser, 120).until(lambda _: not find(f"{shown} .trace-evidence", "14.2 ms"))
+    WebDriverWait(browser, 600).until(lambda _: not find(f"{shown} .trace-evidence", "14.2 ms"))
     find("button.widget-toggle-button", "kernels")[0].click()
     wait(f"{shown} .trace-evidence", GEMM)
     wait(f"{shown} .trace-evidence", "60 calls")

@@ -37,7 +37,7 @@ def test_who_marks_sees_what_needs_a_person(monkeypatch, request, browser, tmp_p
     address = request.getfixturevalue("jupyter")
 
     def wait(script: str):
-        return WebDriverWait(browser, 240, poll_frequency=0.5).until(lambda _: browser.execute_script(script))
+        return WebDriverWait(browser, 600, poll_frequency=0.5).until(lambda _: browser.execute_script(script))
 
     def submission(student) -> str:
         with Gradebook(f"sqlite:///{root}/gradebook.db") as gradebook:
@@ -65,5 +65,5 @@ def test_who_marks_sees_what_needs_a_person(monkeypatch, request, browser, tmp_p
             grade = gradebook.find_grade("explanation", NAME, NAME, in_its_cell.__name__)
             return (grade.manual_score, grade.needs_manual_grade) == (7, False)
 
-    WebDriverWait(browser, 60).until(marked)
+    WebDriverWait(browser, 600).until(marked)
     browser.save_screenshot(str(tmp_path / "submission.png"))

@@ -25,7 +25,7 @@ class Learner:
     def __init__(self, driver, folder: Path) -> None:
         self.driver, self.folder = driver, folder
 
-    def wait(self, what, seconds: int = 180):
+    def wait(self, what, seconds: int = 600):
         from selenium.webdriver.support.ui import WebDriverWait
 
         return WebDriverWait(self.driver, seconds, poll_frequency=0.5).until(lambda _: what())
@@ -62,7 +62,7 @@ class Learner:
         self.keys(Keys.CONTROL, then="a")
         self.driver.execute_cdp_cmd("Input.insertText", {"text": new})  # as a paste: no bracket is closed twice
 
-    def run(self, text: str, seconds: int = 180) -> None:
+    def run(self, text: str, seconds: int = 600) -> None:
         """Shift+Enter in the cell that has this text, and wait until it is done."""
         from selenium.webdriver.common.keys import Keys
 
@@ -113,7 +113,7 @@ def test_from_the_map_to_full_marks(this_checkout, request, browser, tmp_path): 
     learner.run("lab.peek()")
     best, undecided = 0.0, False
     for _ in range(CHECKS):
-        learner.run("lab.check()", seconds=600)
+        learner.run("lab.check()")
         report = learner.find(f"{PANEL} .speed-report", "of 100 points")[0].text
         best = max(best, float(re.search(r"([\d.]+) of 100 points", report)[1]))
         undecided = "points are undecided" in report

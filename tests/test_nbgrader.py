@@ -386,7 +386,7 @@ def test_a_browser_that_shows_them_asks_nobody(tmp_path):
         for name, written in (("page", page), ("control", f"{page}<img src='http://{there}/control'>")):
             (tmp_path / f"{name}.html").write_text(written)
             command = ["chromium", *flags, folder, "--dump-dom", f"file://{tmp_path / name}.html"]
-            subprocess.run(command, check=True, capture_output=True, timeout=120)
+            subprocess.run(command, check=True, capture_output=True, timeout=600)
             assert asked == ([] if name == "page" else ["/control"])
         server.shutdown()
 

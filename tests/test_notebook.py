@@ -87,7 +87,7 @@ class Kernel:
                 continue
             kind, said = reply["msg_type"], reply["content"]
             if kind == "status" and said["execution_state"] == "idle":
-                self.client.get_shell_msg(timeout=60)
+                self.client.get_shell_msg(timeout=600)
                 return ran
             if kind == "stream" and said["name"] == "stderr":
                 ran.stderr += said["text"]
@@ -574,7 +574,7 @@ def test_magic_without_a_lab() -> None:
         server = next(p for p in kernel.process.children() if "grader.sandbox.server" in p.cmdline())
     finally:
         kernel.close()
-    psutil.wait_procs([server], timeout=60)
+    psutil.wait_procs([server], timeout=600)
     assert not server.is_running(), "the fork server ends with its kernel"
 
 

@@ -409,7 +409,7 @@ def test_faults_are_rejected_and_honest_forms_are_not():
     plain = replace(CPU, minimum_gain=None)
     for what, source in variants.faults(NAME).items():
         assert answered(source, plain).check("parity").status == FAIL, what
-    for what, source in variants.honest(NAME).items():
+    for what, source in variants.honest_on_a_cpu(NAME).items():
         result = answered(source, plain)
         assert not result.fatal and result.check("parity").status == PASS, f"{what}: {said(result)}"
 

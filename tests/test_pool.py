@@ -99,7 +99,7 @@ class Running:
         places = ["--door", f"127.0.0.1:{self.door}", "--scheduler", f"127.0.0.1:{scheduler}"]
         limits = ["--at-once", "1", "--device", "cpu"]
         self.process = subprocess.Popen([*command, "start", "--keys", self.keys, *places, *limits], text=True)
-        assert eventually(self.answers, 90), "the pool did not start"
+        assert eventually(self.answers, 600), "the pool did not start"
 
     def answers(self) -> bool:
         assert self.process.poll() is None
@@ -128,7 +128,7 @@ class Running:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
+        return self.process.wait(600)
 
 
 @pytest.mark.slow
@@ -138,7 +138,7 @@ def test_a_machine_that_joined_is_told_when_the_pool_ends(tmp_path):
     joined = subprocess.Popen([*command, "--join", service.scheduler], stderr=subprocess.PIPE, text=True)
     try:
         with pool.at_address(service.scheduler, "cpu", service.keys) as workers:
-            assert eventually(lambda: workers.size() == 2, 90)
+            assert eventually(lambda: workers.size() == 2, 600)
         service.stop()
         said = joined.communicate(timeout=600)[1]
         assert joined.returncode == 2 and f"The pool at {service.scheduler} has ended." in said, said
@@ -331,7 +331,7 @@ def test_a_class_on_a_pool_goes_on_without_its_coordinator(running, tmp_path):
     command += ["--device", "cpu", "--lab", NAME, "--cluster", running.scheduler, "--keys", str(running.keys)]
     first = subprocess.Popen(command, cwd=tmp_path)
     with pool.at_address(running.scheduler, "cpu", running.keys) as workers:
-        assert eventually(workers.client.list_datasets, 60)
+        assert eventually(workers.client.list_datasets, 600)
         (key,) = workers.client.list_datasets()
         first.kill()
         first.wait()

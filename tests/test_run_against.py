@@ -10,15 +10,10 @@ import pytest
 from grader.measure import decision
 from grader.own import record as records
 from grader.own.running import Seen
-from tests.own_jobs import LOOK, MODEL, watched, watched_all
+from tests.own_jobs import CLOCK, LOOK, MODEL, watched, watched_all
 
 pytestmark = pytest.mark.slow
 RUNS = 21
-CLOCK = """
-    import os, random, sys, time
-    clock = [0.0]
-    time.perf_counter = lambda: clock[0]  # by it a step takes what is drawn here, however busy the machine is
-"""
 TRAIN = """
     draw = random.Random({seed})
     born = draw.gauss(0, 0.01)

@@ -971,7 +971,7 @@ def test_processes_that_replace_themselves_are_ended(without_landlock, without_u
     wrapped = [sys.executable, str(REPOSITORY / "tests/boxes.py"), "without_landlock"] if without_landlock else []
     path = os.pathsep.join(map(str, (REPOSITORY / "tests", REPOSITORY)))
     done = subprocess.run(
-        [*wrapped, *program], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=120
+        [*wrapped, *program], env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, timeout=600
     )
     assert not done.returncode, done.stderr
 
@@ -1046,7 +1046,7 @@ def test_without_root_shared_memory_is_its_own_as_well(shared, open_folder):
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.stdout == "False 1 True\n" or done.stderr == "none\n", done
 
@@ -1061,7 +1061,7 @@ def test_folders_without_rights_do_not_outlast_a_grade(open_folder):
     )
     path = os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
     command, environment = [sys.executable, "-c", program], os.environ | {"PYTHONPATH": path}
-    done = subprocess.run(command, cwd=open_folder, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=open_folder, env=environment, capture_output=True, text=True, timeout=600)
     assert done.stdout == "False\n", done
 
 
@@ -1128,7 +1128,7 @@ def test_shared_memory_that_others_filled(others, own, said):
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert said in done.stdout or done.stderr == "none\n", done
 
@@ -1315,7 +1315,7 @@ def test_a_server_whose_parent_has_gone_says_nothing():
     assert ours[2].recv(64) == b"ready"
     ours[2].sendall(b"{}")
     ours[2].close()
-    assert [server.communicate(timeout=120)[1] for server in servers] == [b""] * 3
+    assert [server.communicate(timeout=600)[1] for server in servers] == [b""] * 3
     assert [server.returncode for server in servers] == [0] * 3
 
 
@@ -1330,6 +1330,6 @@ def test_a_script_that_ends_is_all_that_speaks_of_it(ending, own_temporary):
             assert script.stdout.readline() == "loaded\n"
         if how == "wait":
             script.send_signal(ending)
-        _, said = script.communicate(timeout=60)  # its server has ended as well: it has these pipes
+        _, said = script.communicate(timeout=600)  # its server has ended as well: it has these pipes
     assert said.count("Traceback") == (ending == signal.SIGINT), said
     assert ("KeyboardInterrupt" in said) == (ending == signal.SIGINT)

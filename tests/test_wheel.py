@@ -264,7 +264,7 @@ def test_the_map_is_of_this_folder(grader, folder):
     command = [str(grader.python), "-c", code]
     environment = os.environ | grader.environment
     done = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder / "notebooks", env=environment, timeout=300
+        command, capture_output=True, text=True, cwd=folder / "notebooks", env=environment, timeout=600
     )
     links = re.findall(r'href="\.\./([^"]+)"', done.stdout)
     assert len(links) > 50 and not [link for link in links if not (folder / link).exists()], done.stderr

@@ -52,7 +52,7 @@ __all__ = [
     "GPT2_ROUNDED_OTHERWISE", "GRAPHED", "HALVES", "HONEST", "IN_BF16", "IN_FP32", "KEPT_BY_THE_HOST", "LOADER", "RESIDENT",
     "RESIDENT_GRAPHED", "RESIDENT_TRIED", "RESNET_GRAPHED", "SERVED_EAGER", "SERVED_PLAIN", "SORTED", "TF32",
     "THREE_SYNCS_LESS", "TRAINER_LADDER", "UNET_FIRST", "UNMADE", "VARLEN", "WHOLE", "WRONGS", "_WORKERS", "Edits", "autocast", "base",
-    "climbed", "edit", "entry", "faults", "graphed", "half_fix", "halves", "honest", "in_a_thread", "solution",
+    "climbed", "edit", "entry", "faults", "graphed", "half_fix", "halves", "honest", "honest_on_a_cpu", "in_a_thread", "solution",
     "starter", "trains_ahead", "wrongs", "wrongs_on_a_cpu",
 ]  # fmt: skip
 
@@ -150,6 +150,18 @@ def honest(lab: str) -> dict[str, str]:
     else:
         forms["fused optimizer"] = [("lr=job.lr)", "lr=job.lr, fused=True)")]
     return {name: edit(_fed(lab), edits) for name, edits in forms.items()}
+
+
+# what changes nothing where there is no GPU
+OF_A_GPU = {
+    "TF32", "TF32 for what is not in bf16", "TF32, fp32 matmuls", "tf32", "the solution in tf32", "no autocast", "without autocast",
+    "not compiled", "with cuDNN's attention", "compiled, cuDNN's attention", "packed, varlen attention", "decoded by the CPU",
+}  # fmt: skip
+
+
+def honest_on_a_cpu(lab: str) -> dict[str, str]:
+    """Those that are not, on a CPU, what another one is."""
+    return {what: source for what, source in honest(lab).items() if what not in OF_A_GPU}
 
 
 def faults(lab: str) -> dict[str, str]:
