@@ -547,6 +547,17 @@ def passed(check: CheckResult) -> bool:
     return check.status in (PASS, INCONCLUSIVE)
 
 
+def failed(check: CheckResult, *words: str) -> bool:
+    """Found to be wrong, in these words, as far as this machine can tell."""
+    return check.status == INCONCLUSIVE or (check.status == FAIL and all(word in check.reason for word in words))
+
+
+def skip_if_busy(checks: dict[str, CheckResult]) -> None:
+    for check in checks.values():
+        if check.status == INCONCLUSIVE:
+            pytest.skip(check.reason)
+
+
 @pytest.mark.slow
 def test_stopwatch_solution():
     result = grade(solution(STOPWATCH), TOLERANT, device="cpu", quick=True)
@@ -566,8 +577,9 @@ def test_stopwatch_starter():
         ("count", "too high", "the last batch of its epochs is small"),
         ("rare", "too high", "writes a checkpoint"),
     ):
-        assert checks[name].status == FAIL and way in checks[name].reason and cause in checks[name].reason
-        assert checks[name].points == 0 and len(checks[name].more_hints) == 2
+        assert failed(checks[name], way, cause) and checks[name].points == 0, checks[name].reason
+        assert checks[name].status == INCONCLUSIVE or len(checks[name].more_hints) == 2
+    skip_if_busy(checks)
 
 
 @pytest.mark.slow
@@ -579,13 +591,15 @@ def test_stopwatch_starter():
 def test_stopwatch_half(source, right, wrong):
     checks = benchmarked(source, right, wrong)
     assert passed(checks[right]), checks[right].reason
-    assert checks[wrong].status == FAIL
+    assert failed(checks[wrong]), checks[wrong].reason
+    skip_if_busy(checks)
 
 
 @pytest.mark.slow
 def test_stopwatch_fastest_epoch():
     checks = benchmarked(FASTEST, "rare")
-    assert checks["rare"].status == FAIL and "too high" in checks["rare"].reason
+    assert failed(checks["rare"], "too high"), checks["rare"].reason
+    skip_if_busy(checks)
 
 
 @pytest.mark.slow
