@@ -15,8 +15,8 @@ from grader.kinds import annotate, kernel, stopwatch
 from grader.own import compare
 
 TOGETHER = {  # the tests of each of these files share a costly fixture
-    "test_browser", "test_class", "test_data", "test_diagnose", "test_explorer_browser",
-    "test_nbgrader", "test_nightly", "test_notebook", "test_parity", "test_phase4_board", "test_pool", "test_site",
+    "test_browser", "test_class", "test_class_odd", "test_data", "test_diagnose", "test_explanations", "test_explorer_browser", "test_nbgrader",
+    "test_nightly", "test_notebook", "test_parity", "test_phase4_board", "test_pool", "test_run_against", "test_site", "test_wheel",
 }  # fmt: skip
 
 hypothesis.settings.register_profile(

@@ -149,6 +149,11 @@ def said(result: Result) -> str:
     return " ".join([result.fatal, *(check.reason for check in result.checks)])
 
 
+def untimed(lab: Lab) -> Lab:
+    """The lab on a CPU where nothing is timed: its first steps are compared, and that is all."""
+    return replace(lab, forms={"cpu": replace(lab.forms["cpu"], minimum_gain=None)})
+
+
 def traced_only(source: str) -> str:
     """The same with graphs that are made and not compiled: on a CPU Inductor takes from half a minute to several."""
     return re.sub(r"torch\.compile\(([\w.]+)(?=[,)])", r'torch.compile(\1, backend="eager"', source)

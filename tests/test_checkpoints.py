@@ -11,12 +11,12 @@ import pytest
 import safetensors.numpy
 import torch
 import variants
-from helpers import assert_told_apart, said
+from helpers import assert_told_apart, said, untimed
 
 from grader import labs
 from grader.checks import checkpoints as check
 from grader.grade import grade
-from grader.labs.lab import Checkpoints
+from grader.labs.lab import Checkpoints, Lab
 from grader.measure.blocks import Plan
 from grader.result import FAIL, PASS, Result
 from grader.sandbox import drive_server
@@ -223,8 +223,8 @@ def test_a_file_of_anything_is_no_checkpoint(tmp_path):
 # ---------------------------------------------------------------- the lab
 
 
-def graded(source: str) -> Result:
-    return grade(Submission(source), LAB, device="cpu", plan=SHORT)
+def graded(source: str, lab: Lab = LAB) -> Result:
+    return grade(Submission(source), lab, device="cpu", plan=SHORT)
 
 
 @pytest.mark.slow
@@ -255,4 +255,5 @@ def test_one_may_be_on_the_way_at_the_end_of_a_block(steps, saved):
 
 @pytest.mark.slow
 def test_faults_are_rejected_and_honest_forms_are_not():
-    assert_told_apart(variants.faults(NAME), variants.honest_on_a_cpu(NAME), graded)
+    lab = untimed(LAB)
+    assert_told_apart(variants.faults(NAME), variants.honest_on_a_cpu(NAME), lambda source: graded(source, lab))

@@ -10,7 +10,7 @@ import pytest
 import torch
 import variants
 from helpers import first
-from test_phase2_labs import graded, said
+from test_phase2_labs import PLAN, SHORT, graded, said
 from test_solutions import SOLUTIONS, outputs
 
 from grader import calibrate, labs, machine
@@ -70,7 +70,7 @@ TIMED = ("the math backend",)  # the same training: only what is timed and count
 @pytest.mark.parametrize("what", first([what for what in variants.WRONGS[ATTENTION] if what not in TIMED] + [*TIMED]))
 def test_attention_that_is_wrong_is_rejected_and_named(what):
     source, words = variants.wrongs(ATTENTION)[what]
-    result = graded(ATTENTION, source)
+    result = graded(ATTENTION, source, PLAN if what in TIMED else SHORT)
     assert words in said(result)
     check = result.check("throughput")
     assert check.status in (FAIL, INCONCLUSIVE) and check.points < 0.7 * check.max_points
@@ -79,7 +79,7 @@ def test_attention_that_is_wrong_is_rejected_and_named(what):
 
 @pytest.mark.slow
 def test_attention_s_solution():
-    result = graded(ATTENTION, variants.solution(ATTENTION))
+    result = graded(ATTENTION, variants.solution(ATTENTION), SHORT)
     assert result.check("parity").status == PASS, said(result)
     assert result.check("flash").status == NOT_MEASURED
 

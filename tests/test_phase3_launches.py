@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import test_report
 import variants
-from helpers import assert_rejected, first, loop, running, said, traced_only, warmed_up
+from helpers import assert_rejected, first, loop, running, said, traced_only, untimed, warmed_up
 from kineto import document
 from test_bad_input import FORGE, answer
 
@@ -28,6 +28,7 @@ TINY, COMPILE = "3d_tiny_ops", "3e_compile"
 LABS = (TINY, COMPILE)
 gpu = pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")
 PLAN = Plan(block_s=0.6, block_steps=2, min_pairs=3, max_pairs=3, precision=0.12, profile_steps=2)
+SHORT = Plan(block_s=0.1, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
 
 
 def graded(name: str, source: str, plan: Plan = PLAN) -> Result:
@@ -45,14 +46,13 @@ def counts(name: str, source: str, device: str = "cpu"):
 )
 def test_what_is_wrong_is_rejected_and_named(name, what):
     source, words = variants.wrongs(name)[what]
-    assert_rejected(graded(name, traced_only(source)), words)
+    assert_rejected(graded(name, traced_only(source), SHORT), words)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LABS)
 def test_faults_are_rejected_and_honest_forms_are_not(name):
-    lab = labs.get(name)
-    lab = replace(lab, forms={"cpu": replace(lab.forms["cpu"], minimum_gain=None)})  # nothing is timed
+    lab = untimed(labs.get(name))
 
     def same(source: str) -> str:
         result = grade(Submission(traced_only(source)), lab, device="cpu")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import variants
-from helpers import running, said
+from helpers import running, said, untimed
 
 from grader import labs, machine
 from grader.grade import grade
 from grader.grading.forms import NEVER_MEASURED, choose_form, lacking, no_marks
+from grader.labs.lab import Lab
 from grader.look import peek
 from grader.measure.blocks import Plan
 from grader.result import FAIL, NOT_MEASURED, Result
@@ -20,6 +21,7 @@ from grader.workloads import gpt
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 NAME = "3o_sharded"
+LAB = labs.get(NAME)
 SHORT = Plan(block_s=0.2, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
 GROUPS, MICRO_BATCHES = 3, 8
 # the root is gathered once, as its weights stay for the backward pass; the blocks twice
@@ -53,8 +55,8 @@ def test_what_a_rank_must_do_follows_from_the_model(form):
     assert form.max_tokens_per_forward == form.work[0] / form.ranks / MICRO_BATCHES
 
 
-def graded(source: str, device: str = "cpu") -> Result:
-    return grade(Submission(source), labs.get(NAME), device=device, plan=SHORT)
+def graded(source: str, lab: Lab = LAB) -> Result:
+    return grade(Submission(source), lab, device="cpu", plan=SHORT)
 
 
 def counts(source: str, device: str = "cpu") -> Metrics:
@@ -110,7 +112,7 @@ def test_weights_and_gradients_in_16_bits_are_accepted():
 @pytest.mark.slow
 @pytest.mark.parametrize("what", variants.faults(NAME))
 def test_faults_are_rejected(what):
-    assert graded(variants.faults(NAME)[what]).check("parity").status == FAIL
+    assert graded(variants.faults(NAME)[what], untimed(LAB)).check("parity").status == FAIL
 
 
 def test_on_one_gpu_its_form_for_the_cpu_is_taken(monkeypatch):
