@@ -208,48 +208,21 @@ def test_one_run_of_a_lever_is_judged_by_how_much_runs_differ():
     assert "one run" in text(found)
 
 
-DRAWN = (
-    CLOCK
-    + """
+DRAWN = """
     import torch
     pulled = os.environ.get("EARLY", "") + os.environ.get("LATE", "")
     run = len([name for name in os.listdir() if name.startswith(f"run{pulled}-")])
     open(f"run{pulled}-{run}", "w").close()
+    step_ms = DRAWN[pulled][min(run, len(DRAWN[pulled]) - 1)]
+    torch.manual_seed(0)
     model = torch.nn.Linear(2, 2)
-    optimizer = torch.optim.AdamW(model.parameters(), 0.1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
     while True:
         model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
-        clock[0] += (STEP_MS) / 1000
+        clock[0] += step_ms / 1000
         time.sleep(0.002)
 """
-)
-
-
-def drawn(folder: Path, step_ms: str) -> list[str]:
-    """The command of a job whose steps take what this expression says."""
-    path = folder / "job.py"
-    path.write_text(textwrap.dedent(DRAWN).replace("STEP_MS", step_ms))
-    return [sys.executable, str(path)]
-
-
-@pytest.mark.slow
-def test_what_pays_is_found_and_the_ladder_climbed(tmp_path):
-    """A step takes 5 ms with a fused optimizer, and 20 ms as it is."""
-    command = drawn(tmp_path, '5 if optimizer.defaults.get("fused") else 20')
-    found = try_levers(command, [lever("fused"), lever("tf32")], budget_s=600, options=LOOK, cwd=tmp_path)
-    by_name = {rung.levers[0].name: rung for rung in found.alone}
-    assert by_name["fused"].gain.factor > 1.5
-    assert by_name["fused"].said == decision.FASTER
-    assert [rung.title for rung in found.ladder] == ["fused"]
-    assert found.comparable
-    said = text(found)
-    assert "fused makes it" in said
-    assert "write fused" in said
-    assert "together" not in said
-    assert draw(found.baseline, [rung for rung in found.alone if rung.step_s]).axes
-
-
 DRAWS = {
     # as it is: 16 and then 20 ms, so that one run at 18 may be slower as well as faster
     "one": ({"": [16, 20], "L": [18, 16]}, ["late"]),
@@ -261,16 +234,23 @@ DRAWS = {
 @pytest.mark.parametrize("name", DRAWS)
 def test_what_is_found_to_pay_at_last_stands_on_the_ladder(tmp_path, name):
     """A lever whose first run says nothing, and whose later ones do: alone, or on top of what was there."""
-    draws, ladder = DRAWS[name]
-    command = drawn(tmp_path, f"(of := {draws}[pulled])[min(run, len(of) - 1)]")
+    drawn, ladder = DRAWS[name]
+    path = tmp_path / "job.py"
+    path.write_text(textwrap.dedent(CLOCK + DRAWN).replace("DRAWN", repr(drawn)))
     early, late = (
-        Lever("collector", word, word, environment={word.upper(): word[0].upper()}) for word in ("early", "late")
+        Lever("collector", word, f"write {word}", environment={word.upper(): word[0].upper()})
+        for word in ("early", "late")
     )
     late = dataclasses.replace(late, name="threads", values={"threads": 1})
     chosen = [late] if name == "one" else [late, early]
-    found = try_levers(command, chosen, budget_s=600, options=LOOK, cwd=tmp_path)
+    found = try_levers([sys.executable, str(path)], chosen, budget_s=600, options=LOOK, cwd=tmp_path)
     assert [rung.title for rung in found.ladder] == ladder
     assert {rung.title: rung.said for rung in found.alone}["late"] == decision.FASTER
+    assert found.comparable
+    said = text(found)
+    assert ("late makes it" if name == "one" else "all of them together make it") in said
+    assert [f"- write {word}" in said for word in ("early", "late")] == [name == "on top", True]
+    assert draw(found.baseline, [rung for rung in found.alone if rung.step_s]).axes
     assert len(list(tmp_path.glob("runEL-*"))) == (0 if name == "one" else 2)
 
 
