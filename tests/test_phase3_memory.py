@@ -877,7 +877,7 @@ def test_run_says_what_memory_does(monkeypatch):
         monkeypatch.setattr(Note, "show", lambda note, place=None: shown.append(note.text()))
         lab.run(5)
     text = " ".join(shown)
-    assert "Memory grew by" in text and "in main memory" in text and "of main memory; 70 MB are allowed" in text
+    assert "Memory grew by" in text and "in main memory" in text and "of main memory. 70 MB are allowed" in text
 
 
 @gpu
