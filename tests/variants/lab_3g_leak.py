@@ -28,7 +28,7 @@ WRONGS = {
             ("import torch\n", "import gc\n\nimport torch\n"),
             ("        yield loss", "        gc.collect()\n        torch.cuda.empty_cache()\n        yield loss"),
         ],
-        "behind (main memory); the untouched loop",
+        "behind (main memory). The untouched loop",
     ),
     "fewer logs": ("solution", [("                confidence=confidence,\n", "")], "Step 0 logged no confidence"),
     "an average of the last loss only": (

@@ -19,7 +19,7 @@ WRONGS = {
     "all samples at once": (
         "solution",
         [("MICRO_BATCH = 6", "MICRO_BATCH = 64")],
-        "main memory; 70 MB are allowed",
+        "main memory. 70 MB are allowed",
     ),
     "the mean of unequal micro-batches": (
         "solution",
