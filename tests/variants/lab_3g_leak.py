@@ -34,7 +34,7 @@ WRONGS = {
     "an average of the last loss only": (
         "solution",
         [("average=total / (step + 1)", "average=loss")],
-        "average of step",
+        "logged average as",
     ),
 }
 
