@@ -56,6 +56,18 @@ def grade_cells(*cells: str, lab: Lab = LAB, **options: Any) -> Result:
     return grade(submission(*cells), lab, **{"device": "cpu", "plan": PLAN, "limits": LIMITS} | options)
 
 
+def slow_starter(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Waits for 200 ms a step, the loop that it returns for 10: many times as fast, whatever else the cores do."""
+
+    def waiting(ms: int) -> str:
+        waits = f"        time.sleep({ms / 1000})\n        loss.backward()"
+        return "import time\n" + LAB.starter.replace("        loss.backward()", waits)
+
+    fast, slow = waiting(10), waiting(200)  # of a step that computes for a few
+    monkeypatch.setattr(type(LAB), "starter", property(lambda self: slow))
+    return fast
+
+
 def measured_score(result: Result) -> float:
     """Points for what was measured: all but the prediction."""
     return sum(c.points for c in result.checks if c.status != NOT_MEASURED and c.name != "prediction")

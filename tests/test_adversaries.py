@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from helpers import LAB, first, grade_cells, measured_score, warmed_up
+from helpers import LAB, first, grade_cells, measured_score, slow_starter, warmed_up
 
 from grader import labs
 from grader.checks import plausible
@@ -157,18 +157,6 @@ def test_steps_made_before_the_first_earn_nothing(monkeypatch, nothing_left):
 
 
 TINY = LAB.forms["cpu"].options | {"layers": 1, "batch_size": 2}
-
-
-def slow_starter(monkeypatch) -> str:
-    """Waits for 200 ms a step, the loop that it returns for 10: many times as fast, whatever else the cores do."""
-
-    def waiting(ms: int) -> str:
-        waits = f"        time.sleep({ms / 1000})\n        loss.backward()"
-        return "import time\n" + LAB.starter.replace("        loss.backward()", waits)
-
-    fast, slow = waiting(10), waiting(200)  # of a step that computes for a few
-    monkeypatch.setattr(type(LAB), "starter", property(lambda self: slow))
-    return fast
 
 
 COMPILES = """

@@ -30,6 +30,7 @@ from helpers import (
     loop,
     measured_score,
     running,
+    slow_starter,
     submission,
     workspaces,
 )
@@ -40,7 +41,6 @@ from grader.grade import grade
 from grader.grading.failure import UNFIT, explain
 from grader.look import peek
 from grader.measure import blocks
-from grader.measure.blocks import Plan
 from grader.result import FAIL, INCONCLUSIVE, Result
 from grader.sandbox import folders
 from grader.sandbox.child_error import ChildError
@@ -802,15 +802,10 @@ def test_forged_weights(forge, says):
         "save({n: t.flatten() for n, t in tensors.items()}, path)",
     ],
 )
-def test_forged_weights_after_the_first_steps(forge):
+def test_forged_weights_after_the_first_steps(forge, monkeypatch):
     """They are read where there is a gain to be deserved, so it is a faster loop that forges them."""
-    quick = labs.get("2a_workers")
     body = "\n    ".join(textwrap.dedent(forge).strip().split("\n"))
-    source = SAVE.format(forge=body, first=2) + solution(quick).source
-    result = grade(
-        Submission(source), quick, device="cpu", plan=Plan(block_s=0.2, min_pairs=3, max_pairs=3, profile_steps=2)
-    )
-    message = failed(result)
+    message = failed(grade_cells(SAVE.format(forge=body, first=2) + slow_starter(monkeypatch)))
     assert "weights that the submission returned" in message and "starter" not in message
 
 
