@@ -1,8 +1,9 @@
 from grader.labs.lab import Lab, Throughput, TraceCheck
 from grader.labs.two_ranks import on_cpu, on_gpus, small
 
-# calculated: twice 228 million weights at 16 bytes on each GPU, a tenth more for messages, CUDA's half GB and NCCL's
-GPU = on_gpus(batch_size=32, gpu_memory=9.5e9, minimum_gain=1.6, measured="")
+# The solution gained 1.92x (90% interval 1.71 to 2.15) on two H200s (torch 2.11), with a cosine of 0.9999. Memory is calculated: twice
+# 228 million weights at 16 bytes on each GPU, a tenth more for messages, CUDA's half GB and NCCL's
+GPU = on_gpus(batch_size=32, gpu_memory=9.5e9, minimum_gain=1.6)
 
 LAB = Lab(
     name="3o_sharded",
