@@ -131,13 +131,14 @@ def test_feedback_goes_back_to_whoever_handed_in(tmp_path, capsys):
     inner = packed({"x.ipynb": released(OTHER)})
     canvas = {"doejane_LATE_12_60_2a.ipynb": released(OTHER), "leeann_13_61_w.zip": inner, "4_62_x.ipynb": inner[:9]}
     collect(tmp_path, made(tmp_path / "m.zip", moodle), made(tmp_path / "c.zip", canvas), capsys=capsys)
-    for student, lab in (("Al_Gray_7", NAME), ("Al_Gray_8", NAME), ("doejane_12", OTHER)):
+    for student, lab in (("Al_Gray_7", NAME), ("Al_Gray_8", NAME), ("doejane_12", OTHER), ("by_hand", NAME)):
         page = tmp_path / "feedback" / student / lab / f"{lab}.html"
         page.parent.mkdir(parents=True)
         page.write_text(f"of {student}")
     status = cli.main(["class", "feedback", str(LABS), str(tmp_path / "submitted")])
     out, err = capsys.readouterr()
     assert status == 1 and "leeann_13, 1c_diagnose" in err and "generate_feedback" in err and out.count("For ") == 2
+    assert f"give these pages back yourself: {tmp_path}/feedback/by_hand/{NAME}/{NAME}.html\n" in out
 
     def inside(name: str) -> dict[str, str]:
         with zipfile.ZipFile(tmp_path / "measured" / name) as archive:
@@ -515,21 +516,21 @@ def test_every_student_s_folder_is_read(tmp_path):
     assert {one.student for one in read_class(LABS, tmp_path / "submitted")} == set(names)
 
 
-def test_a_renamed_notebook_is_named_with_what_to_do(tmp_path):
-    folder = tmp_path / "ann" / NAME
-    folder.mkdir(parents=True)
-    (folder / "2a_workers (1).ipynb").write_bytes(released())
-    (tmp_path / "bob").mkdir()
-    (tmp_path / "bob" / "mine.ipynb").write_bytes(released(OTHER))
-    os.mkfifo(tmp_path / "bob" / "pipe.ipynb")
-    (tmp_path / "bob" / "zlink.ipynb").symlink_to("/dev/zero")
-    renamed, mine, pipe, link = misplaced(tmp_path)
+def test_a_renamed_notebook_is_named_with_the_command_that_puts_it_right(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    submitted = Path("this year")
+    (submitted / "ann" / NAME).mkdir(parents=True)
+    (submitted / "ann" / NAME / "2a_workers (1).ipynb").write_bytes(released())
+    (submitted / "bob").mkdir()
+    (submitted / "bob" / "mine.ipynb").write_bytes(released(OTHER))
+    os.mkfifo(submitted / "bob" / "pipe.ipynb")
+    (submitted / "bob" / "zlink.ipynb").symlink_to("/dev/zero")
+    renamed, mine, pipe, link = misplaced(submitted)
     assert (pipe, link) == ("bob/pipe.ipynb", "bob/zlink.ipynb")
-    assert (
-        renamed.startswith(f"ann/{NAME}/2a_workers (1).ipynb")
-        and f"mv 'ann/{NAME}/2a_workers (1).ipynb' ann/{NAME}/{NAME}.ipynb" in renamed
-    )
-    assert f"mkdir -p bob/{OTHER} && mv bob/mine.ipynb bob/{OTHER}/{OTHER}.ipynb" in mine
+    for said, place in ((renamed, f"ann/{NAME}/{NAME}.ipynb"), (mine, f"bob/{OTHER}/{OTHER}.ipynb")):
+        subprocess.run(["bash", "-ec", said.partition(": ")[2]], check=True)
+        assert (submitted / place).exists(), said
+    assert misplaced(submitted) == [pipe, link]
 
 
 def rows(path: Path) -> list[dict[str, str]]:

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from grader import labs
+from grader import labs, submission
 from grader.checks import prediction
 from grader.frontends.commands.grade import DEMO, demonstrated
 from grader.frontends.notebook.note import ProgressBar
@@ -90,4 +90,5 @@ def test_the_demo_s_solution_predicts_for_the_device_that_grades(name):
             lab.prediction, (lab.cause, *lab.close), {"": said["gain"]}, solution.prediction, graded_on
         )
         assert judged.points == judged.max_points and not judged.unmeasured
-        assert not starter.prediction
+        assert not starter.prediction and len(said) == 3
+    assert dict(submission.solution(lab).prediction or ())["gain"] == DEMO[name]["cuda"]

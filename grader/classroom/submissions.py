@@ -169,8 +169,9 @@ def _move(submitted: Path, path: Path) -> str:
     place = Path(path.parts[0]) / lab / f"{lab}.ipynb"
     if not lab or os.path.lexists(submitted / place):
         return ""
-    folder = "" if (submitted / place).parent.exists() else f"mkdir -p {shlex.quote(str(place.parent))} && "
-    return f": {folder}mv {shlex.quote(str(path))} {shlex.quote(str(place))}"
+    old, new, folder = (shlex.quote(str(submitted / each)) for each in (path, place, place.parent))
+    made = "" if (submitted / place).parent.exists() else f"mkdir -p {folder} && "
+    return f": {made}mv {old} {new}"
 
 
 def no_plain_files(submitted: Path) -> list[str]:

@@ -22,7 +22,7 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.set_defaults(run=pack)
     sub.description = (
         "Packs the pages of `nbgrader generate_feedback` for Moodle (Upload multiple feedback files in a zip) and for "
-        "Canvas (Upload Submissions), for whoever came by `grader class collect`."
+        "Canvas (Upload Submissions), for whoever came by `grader class collect`. It names the pages of everybody else."
     )
     sub.epilog = "Exit status: 0 if everybody's page is packed. 1 if some are missing. 2 for unusable input."
     add_class(sub)
@@ -57,6 +57,10 @@ def pack(options: argparse.Namespace) -> int:
         path = (options.results or course / RESULTS) / f"feedback-{lab}-{system}.zip"
         write_bytes(path, _zipped(files))
         print(f"For {system.capitalize()}: {path}, {len(files)} pages of {lab}")
+    packed = {page for files in found.values() for _, page in files}
+    others = [page for page in sorted(pages.glob("*/*/*.html")) if page.parent.name == page.stem and page not in packed]
+    if alone := [str(page) for page in others if not options.lab or page.stem in options.lab]:
+        print(f"Not from Moodle or Canvas, so give these pages back yourself: {clean('; '.join(alone))}")
     if missing:
         tell(f"No page yet, so run `nbgrader generate_feedback LAB --force`: {clean('; '.join(missing))}")
     return int(bool(missing))
