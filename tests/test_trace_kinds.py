@@ -596,3 +596,44 @@ def test_advice_for_a_step_that_replays_a_graph_already():
     assert a.diagnosis.cause == "launch-bound" and "A CUDA graph is replayed already" in " ".join(
         a.diagnosis.what_to_try
     )
+
+
+# ---------------------------------------------------------------- calls that take long
+
+
+def test_memory_that_is_pinned_in_each_step():
+    def body(job):
+        job.event("cpu_op", "aten::pin_memory", job.now, 25_000)
+        job.event("cuda_runtime", "cudaHostAlloc", job.now, 25_000)
+        job.now += 25_000
+        copied(job, "cudaMemcpyAsync", "Memcpy HtoD (Pinned -> Device)", 1 << 20, 50, "aten::copy_")
+
+    d = seen(steps(body)).diagnosis
+    assert d.cause == "host-bound" and "pins memory of its own (cudaHostAlloc 1 times)" in d.text
+    assert d.what_to_try[0].startswith("Pin memory once")
+
+
+@pytest.mark.parametrize("ops", [0, 30])
+def test_an_optimizer_that_works_on_the_cpu(ops):
+    def body(job):
+        job.wait()
+        start = job.now
+        for _ in range(ops):
+            job.event("cpu_op", "aten::mul_", job.now, 950)
+            job.now += 1000
+        job.now += 30_000 - 1000 * ops
+        job.mark("Optimizer.step#DeepSpeedCPUAdam.step", start)
+
+    d = seen(steps(body)).diagnosis
+    assert d.cause == "host-bound" and "DeepSpeedCPUAdam" in d.text
+
+
+def test_a_long_wait_is_no_kernel_that_is_loaded():
+    def body(job):
+        start = job.op(length=6000).wait().now
+        for _ in range(4):
+            job.event("cpu_op", "aten::detach", job.now, 10)
+            job.now += 9000
+        job.mark("Optimizer.step#Adam.step", start)
+
+    assert "first use" not in seen(steps(body)).diagnosis.text

@@ -29,7 +29,8 @@ NO_LAUNCH_NS = 1_000_000
 ORDINARY_NS, ORDINARY = 2_000_000, 0.25
 ALLOCATES = 0.05  # share of the time in calls that allocate memory, from where on they are work of another kind
 
-OWN_PYTHON = re.compile(r"Optimizer\.(step|zero_grad)#")  # PyTorch's own work between launches, of any length
+OWN_PYTHON = re.compile(r"Optimizer\.(step|zero_grad)#")  # PyTorch's own work between launches
+LONG_OWN_NS = 10_000_000  # a longer pause in it is work on the CPU, as where an optimizer keeps its state there
 SEED = re.compile(r"aten::random_$")  # a DataLoader draws it first of all, and then starts its workers
 STARTING = re.compile(
     r"aten::(random_|randperm|item|_local_scalar_dense|empty|resize_|to|_to_copy|copy_|empty_strided)$"
@@ -57,6 +58,7 @@ COLLECTS = re.compile(r"Python GC$|<built-in function collect>$|gc\.collect$|gc_
 COMPILES = re.compile(
     r"_compile\.|entire_frame_compile|compile_fx|.*\(dynamo_timed\)|torch/_(dynamo/(convert_frame|symbolic_convert)|inductor/)|triton/compiler/"
 )
+HALF = 0.5
 MOST = 3  # of anything that is listed
 EDGE = "the edge of the recording"  # before the first operator, and after the last
 
@@ -91,10 +93,13 @@ def away(trace: Trace, steps: Steps, mine: np.ndarray, span: tuple[int, int]) ->
     resting = _between(points, NO_LAUNCH_NS, span) if len(calls) else intervals.EMPTY
     both = intervals.union(*(np.concatenate(pair) for pair in zip(quiet, resting, strict=True)))
     own = trace.annotations[trace.named(OWN_PYTHON, trace.annotations)]
-    seen = np.append(calls, own)
     waits = data_waits(trace, steps.thread)
-    known = intervals.union(np.append(trace.start[seen], waits[0]), np.append(trace.end[seen], waits[1]))
+    known = intervals.union(np.append(trace.start[calls], waits[0]), np.append(trace.end[calls], waits[1]))
     spans = intervals.difference(both, known)
+    own_time = intervals.union(trace.start[own], trace.end[own])
+    begun, ended = intervals.intersection(spans, own_time)
+    short = ended - begun < LONG_OWN_NS
+    spans = intervals.difference(spans, (begun[short], ended[short]))
     starting = intervals.union(*_loader_starts(trace, steps.thread))
     said = np.flatnonzero(mine & ((trace.category == PYTHON) | (trace.category == ANNOTATION)))
     said = said[trace.named(STEP, said) == 0]
@@ -104,10 +109,15 @@ def away(trace: Trace, steps: Steps, mine: np.ndarray, span: tuple[int, int]) ->
     inside = np.searchsorted(launched, trace.end[said]) - np.searchsorted(launched, trace.start[said])
     said = said[inside <= MOST_LAUNCHED * len(launched) / len(steps)]
     named = intervals.intersection(spans, intervals.union(trace.start[said], trace.end[said]))
-    allocating = _allocating(trace, calls, span)
+    allocating, copied = _allocating(trace, calls, span), _before_first_copy(trace, steps, spans)
     spans = intervals.union(*(np.concatenate(parts) for parts in zip(spans, starting, allocating, strict=True)))
-    brief = intervals.difference(brief, intervals.union(np.append(known[0], spans[0]), np.append(known[1], spans[1])))
-    return Away(spans, starting, named, _before_first_copy(trace, steps, spans), allocating, brief)
+    brief = intervals.difference(
+        brief,
+        intervals.union(
+            np.concatenate((known[0], own_time[0], spans[0])), np.concatenate((known[1], own_time[1], spans[1]))
+        ),
+    )
+    return Away(spans, starting, named, copied, allocating, brief)
 
 
 def _allocating(trace: Trace, calls: np.ndarray, span: tuple[int, int]) -> intervals.Intervals:
@@ -183,7 +193,7 @@ class Doing:
     compiling: float  # by torch.compile
     allocating: float  # memory of the GPU
     allocations: list[tuple[str, float]]  # the calls that do it, and how many per step; the most frequent first
-    longest: tuple[str, int]  # of these calls, and how long it took
+    longest: tuple[str, int]  # of these calls, and how long it took, if most of the time in all of them was in one
     stacks: bool  # were recorded
     after_reading: float  # what begins where the host has just waited for values from the GPU
 
@@ -208,11 +218,13 @@ def doing(trace: Trace, steps: Steps, spans: intervals.Intervals) -> Doing:
     asked = asked[trace.named(ALLOCATION, asked)]
     codes, count = np.unique(trace.name[asked], return_counts=True)
     often = np.argsort(-count, kind="stable")[:MOST].tolist()
-    longest = int(asked[np.argmax(trace.duration[asked])]) if len(asked) else -1
+    longest = asked[trace.duration[asked] >= HALF * trace.duration[asked].sum()][:1].tolist()
     return Doing(
         allocating=covered.length(*intervals.union(trace.start[asked], trace.end[asked])).sum() / n,
         allocations=[(plain(trace.names[codes[i]], 40), count[i] / n) for i in often],
-        longest=(plain(trace.names[trace.name[longest]], 40), int(trace.duration[longest])) if len(asked) else ("", 0),
+        longest=(plain(trace.names[trace.name[longest[0]]], 40), int(trace.duration[longest[0]]))
+        if longest
+        else ("", 0),
         between=_between_operators(trace, steps, mine, spans),
         mark=_most(trace, marks, covered, total),
         function=function or inner,

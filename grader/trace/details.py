@@ -18,7 +18,7 @@ from grader.trace.host import data_waits
 from grader.trace.nesting import Ancestry, distinct
 from grader.trace.operations import LIBRARY_OP, OPTIMIZER, Operation
 from grader.trace.steps import Steps
-from grader.trace.windows import FAR_LONGER, LOADING_NS
+from grader.trace.windows import FAR_LONGER, LOADING_NS, WAITS
 from grader.trace.words import plain, plain_number
 
 MOST_IN = 0.8  # of a cause's time: so much in a few steps is theirs
@@ -117,6 +117,7 @@ class Told:
     collecting: bool = False  # most of it was garbage collection
     compiling: bool = False  # most of it was torch.compile at work
     allocating: bool = False  # most of it was in calls that allocate or free memory of the GPU
+    pinning: bool = False  # most of it was in calls that pin memory of the host
     starting: bool = False  # most of it was in calls that a GPU needs once
     searching: bool = False  # most of it was reading whether a gradient has a NaN
 
@@ -132,7 +133,7 @@ def of_host(trace: Trace, steps: Steps, b: Breakdown) -> Told:
     if not len(spans[0]):
         return Told([])
     total, d = intervals.length(spans) / len(steps), doing(trace, steps, spans)
-    if d.allocating >= MUCH * total and d.longest[1] >= MUCH * d.allocating * len(steps):
+    if d.allocating >= MUCH * total and d.longest[1]:
         name, took = d.longest
         return Told(
             [f"Most of it is one call, {name} with {ms(took)}, as at the first use of a GPU. {WARM_UP}"],
@@ -141,10 +142,10 @@ def of_host(trace: Trace, steps: Steps, b: Breakdown) -> Told:
         )
     if d.allocating >= MUCH * total:
         calls = ", ".join(f"{name} {plain_number(count)}" for name, count in d.allocations)
-        memory = (
-            f"For {ms(d.allocating)} of it per step, the host allocates and frees memory of the GPU ({calls} times)."
-        )
-        return Told([memory, *_where(d)], allocating=True)
+        pinning = all("Host" in name for name, _ in d.allocations)
+        does = "pins memory of its own" if pinning else "allocates and frees memory of the GPU"
+        memory = f"For {ms(d.allocating)} of it per step, the host {does} ({calls} times)."
+        return Told([memory, *_where(d)], allocating=not pinning, pinning=pinning)
     known = bool(d.collecting or d.compiling or d.function or d.mark)
     said = [*(_who(d, total) if known else ()), *_where(d)]
     if d.after_reading >= MUCH * total:
@@ -257,10 +258,9 @@ def _loading(trace: Trace, steps: Steps, b: Breakdown) -> str:
     """Of launches that take so long that their kernels are made or loaded meanwhile, if most of the time goes to them."""
     spans = idle_spans(b, "idle_launch")
     calls = trace.calls[(trace.duration[trace.calls] >= LOADING_NS) & (steps.of_event[trace.calls] >= 0)]
-    if not len(calls):
-        return ""
+    calls = calls[~trace.named(WAITS, calls)]
     spent = intervals.length(intervals.intersection(intervals.union(trace.start[calls], trace.end[calls]), spans))
-    if spent < MUCH * intervals.length(spans):
+    if not spent or spent < MUCH * intervals.length(spans):
         return ""
     longest = calls[np.argmax(trace.duration[calls])]
     name, n = plain(trace.names[trace.name[longest]], 60), len(steps)

@@ -407,6 +407,8 @@ def _advice(cause: str, runner_up: str, case: _Case) -> tuple[str, ...]:
             "Let PyTorch keep its memory. Unset PYTORCH_NO_CUDA_MEMORY_CACHING, call no torch.cuda.empty_cache() in the loop, and need "
             "less than the GPU has, as a full one frees and asks again at each step.",
         )
+    if case.told.pinning:
+        ways.insert(0, "Pin memory once, and use it again. A DataLoader with pin_memory=True does that in a thread.")
     if case.slow and cause == ("compute" if case.slow.matmul else "memory"):
         ways = details.for_slow(case.slow) + ways
     if case.told.searching:
