@@ -46,7 +46,7 @@ def files(tmp_path_factory) -> Path:
     (folder / "slow.json.gz").write_bytes(gzip.compress(document(SLOW)))
     (folder / "fast.json.gz").write_bytes(gzip.compress(document(FAST)))
     (folder / "nosteps.json").write_text(json.dumps(Recording().work("kernel", "k", 1000, 2000, 3000).document()))
-    overlapping = Recording().work("kernel", "k", 1000, 2000, 3000).step(1, 0, 5000).step(2, 4000, 9000)
+    overlapping = Recording().work("kernel", "k", 1000, 2000, 3000).step(1, 0, 5000).step(2, 2000, 9000)
     (folder / "overlap.json").write_text(json.dumps(overlapping.document()))
     (folder / "empty.json").write_bytes(b"")
     (folder / "text.json").write_text("hello")

@@ -291,7 +291,8 @@ def _blame(parts: np.ndarray, after_stall: np.ndarray, own_work: float, held: fl
     own = max(own_work - parts[:DATA].sum() - parts[BETWEEN] - parts[QUEUE], at_work - held)
     own = min(at_work, max(0.0, own))
     shown = parts[LAUNCH] / (parts[LAUNCH] + parts[OTHER]) if parts[LAUNCH] + parts[OTHER] else 1.0
-    parts[SYNC], parts[LAUNCH], parts[OTHER] = 0.0, own * shown, own * (1 - shown)
+    other = min(own * (1 - shown), parts[OTHER])
+    parts[SYNC], parts[LAUNCH], parts[OTHER] = 0.0, own - other, other
     return parts + (at_work - own) * weights / weights.sum()
 
 

@@ -347,9 +347,7 @@ def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, wha
     if between:
         text += f" {ms(between)} of it are pauses between kernels that were queued: the GPU's own, or its clock and the host's are apart."
     if cause == "memory" and (strange := _strange(case)) > 0.5 * share:
-        text += (
-            f" {strange:.0%} of it lies in kernels whose names do not tell what they do, so they may as well compute."
-        )
+        text += f" {strange:.0%} of the step lies in kernels whose names do not tell what they do, so they may as well compute."
     if case.rare:
         text += f" {case.rare.text}"
         usual = breakdown(case.trace, case.rare.usual)
