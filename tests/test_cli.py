@@ -245,6 +245,11 @@ def test_unusable_input_is_one_clear_line(arguments, says):
     assert not done.stdout
 
 
+def test_the_bare_command_says_where_to_begin():
+    done = grader()
+    assert not done.returncode and not done.stderr and cli.BEGIN in " ".join(done.stdout.split())
+
+
 @pytest.mark.skipif(machine.has_gpu(), reason="this machine has a GPU")
 def test_a_gpu_that_is_asked_for_and_missing_is_said():
     done = grader("grade", "3a_precision", REPOSITORY / "labs/3a_precision/3a_precision.ipynb", "--device", "cuda")

@@ -12,6 +12,9 @@ import sys
 
 from grader.errors import UserError, not_installed
 
+BEGIN = (
+    "Begin with `grader course FOLDER` for the lessons and labs, or with `grader run -- COMMAND` for a job of your own."
+)
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 # What each command is for, and the function of this package that adds its arguments. A command's module is imported only
 # where that command is run: trace reader, torch and matplotlib take seconds.
@@ -107,7 +110,8 @@ def _on_cores(options: argparse.Namespace) -> contextlib.AbstractContextManager[
 def parsed(arguments: list[str]) -> argparse.Namespace:
     """The options of the command that they name: `run` and what it takes. Ends the program with a message where they cannot
     be understood."""
-    parser = argparse.ArgumentParser(prog="grader", description="Is it really faster? Grades PyTorch training loops.")
+    said = "Is it really faster? Grades PyTorch training loops."
+    parser = argparse.ArgumentParser(prog="grader", description=said, epilog=BEGIN)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     below = BELOW.get(" ".join(arguments[:2]))
     for name, (what, add_arguments) in COMMANDS.items():
@@ -119,7 +123,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
             name, arguments = " ".join(arguments[:2]), [" ".join(arguments[:2]), *arguments[2:]]
         command = commands.add_parser(name, help=what, description=what)
         pkgutil.resolve_name(f"grader.frontends.{add_arguments}")(command)
-    return parser.parse_args(arguments)
+    return parser.parse_args(arguments or ["--help"])
 
 
 if __name__ == "__main__":
