@@ -109,12 +109,7 @@ def _planned(findings: AnyFindings, quick: bool) -> Plan:
 
 
 def _measure_kind(
-    kind: Kind,
-    findings: AnyFindings,
-    submission: Submission,
-    plan: Plan,
-    limits: Limits | None,
-    progress: Progress,
+    kind: Kind, findings: AnyFindings, submission: Submission, plan: Plan, limits: Limits | None, progress: Progress
 ) -> None:
     """Measure what this kind of lab asks for; what fails is noted as the learner's or the machine's."""
     if findings.lab.runs_code:

@@ -81,15 +81,13 @@ class Result:
     seed: int | None = None
     seconds: float = 0.0
     date: str = ""
-    timelines: dict[str, Any] = field(
-        default_factory=dict
-    )  # "before" (the starter), "after": see `grader.trace.timeline`
+    # "before" (the starter), "after": see `grader.trace.timeline`
+    timelines: dict[str, Any] = field(default_factory=dict)
     output: str = ""  # what the submission printed (its end, capped)
     size: str = ""  # of the lab's GPU form, "small"; "" for the largest
     size_why: str = ""  # why it was not the largest
-    confinement: dict[str, Any] = field(
-        default_factory=dict
-    )  # what held, see `grader.sandbox.probe`; empty where nothing ran
+    # what held, see `grader.sandbox.probe`; empty where nothing ran
+    confinement: dict[str, Any] = field(default_factory=dict)
 
     @property
     def score(self) -> float:

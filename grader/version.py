@@ -12,11 +12,7 @@ from grader import data
 
 PACKAGE = Path(grader.__file__).parent
 ROOMS = ("checks", "grading", "kinds", "measure", "sandbox", "trace", "workloads")  # they decide grades, all of them
-PATTERNS = (
-    "*.py",
-    "labs/*.py",
-    *(f"{room}/**/*.py" for room in ROOMS),
-)  # front ends and the like only carry grades
+PATTERNS = ("*.py", "labs/*.py", *(f"{room}/**/*.py" for room in ROOMS))  # front ends and the like only carry grades
 APART = ("safe_text.py", "web_page.py")  # how pages are written
 
 

@@ -9,8 +9,9 @@ import csv
 import io
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +26,6 @@ from grader.submission import decoded
 UNMARKED = "explanation not marked yet"
 CHANGED = "explanation changed since it was marked"
 ABSENT = "nothing handed in"
-COLUMNS = (
-    "lab",
-    "student",
-    "points",
-    "measurable maximum",
-    "manual points",
-    "manual maximum",
-    "late penalty",
-    "percentage",
-    "quick or full",
-    "when",
-    "on",
-    "note",
-)
 
 
 @dataclass(frozen=True)
@@ -76,6 +63,23 @@ class Mark:
     @property
     def name(self) -> str:
         return f"{self.first_name} {self.last_name}".strip()
+
+
+# of our own CSV
+COLUMNS: dict[str, Callable[[Mark], Any]] = {
+    "lab": attrgetter("lab"),
+    "student": attrgetter("student"),
+    "points": attrgetter("points"),
+    "measurable maximum": attrgetter("most"),
+    "manual points": attrgetter("manual"),
+    "manual maximum": lambda mark: mark.manual_most or None,
+    "late penalty": lambda mark: mark.penalty or None,
+    "percentage": attrgetter("percentage"),
+    "quick or full": lambda mark: "quick" if mark.quick else "full" if mark.when else "",
+    "when": attrgetter("when"),
+    "on": attrgetter("on"),
+    "note": attrgetter("note"),
+}
 
 
 def marks(made: Sequence[Row], gradebook: Path) -> list[Mark]:
@@ -149,24 +153,8 @@ def _named(mark: Mark, person: Any) -> Mark:
 
 def table(made: Iterable[Mark]) -> str:
     """Our own CSV."""
-    rows = [
-        (
-            mark.lab,
-            mark.student,
-            mark.points,
-            mark.most,
-            mark.manual,
-            mark.manual_most or None,
-            mark.penalty or None,
-            mark.percentage,
-            "quick" if mark.quick else "full" if mark.when else "",
-            mark.when,
-            mark.on,
-            mark.note,
-        )
-        for mark in made
-    ]
-    return csv_text([COLUMNS, *([_safe(cell) for cell in row] for row in rows)])
+    rows = ([_safe(value(mark)) for value in COLUMNS.values()] for mark in made)
+    return csv_text([COLUMNS, *rows])
 
 
 def _safe(cell: Any) -> Any:

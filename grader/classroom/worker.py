@@ -190,17 +190,9 @@ def uncalibrated(names: Sequence[str], device: str) -> list[str]:
     from grader.labs.lab import Lab
     from grader.measure.calibration import reference_gain
 
-    found = []
-    for lab in map(labs.get, names):
-        form = choose_form(lab, device)
-        if (
-            isinstance(lab, Lab)
-            and form in lab.forms
-            and calibrated(lab, form)
-            and reference_gain(lab, form)[0] is None
-        ):
-            found.append(lab.name)
-    return found
+    found = [(lab, choose_form(lab, device)) for lab in map(labs.get, names) if isinstance(lab, Lab)]
+    wanted = [(lab, form) for lab, form in found if form in lab.forms and calibrated(lab, form)]
+    return [lab.name for lab, form in wanted if reference_gain(lab, form)[0] is None]
 
 
 def dask_setup(worker: Any) -> None:

@@ -49,13 +49,8 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "archives", type=Path, nargs="+", metavar="ZIP", help=("a ZIP as you downloaded it, or a folder with several")
     )
-    sub.add_argument(
-        "--to",
-        type=Path,
-        default=Path("submitted"),
-        metavar="SUBMITTED",
-        help=("folder for the submissions (default: submitted)"),
-    )
+    words = "folder for the submissions (default: submitted)"
+    sub.add_argument("--to", type=Path, default=Path("submitted"), metavar="SUBMITTED", help=words)
     sub.add_argument("--lab", type=labs.full, default="", help="take only this lab's notebooks")
     who = (
         "CSV with the students' ids (id, username, SIS Login ID), and their names or numbers. Canvas' gradebook "

@@ -35,14 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("before", type=Path, help="a Python file with train(job)")
     add("after", type=Path, help="the same file after a change")
     add("--job", type=Path, help="a Python file with make_job(seed, device) (default: job.py beside BEFORE)")
-    add(
-        "--read",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="a file or folder that the loops may read, such as data or modules. You can give it several times",
-    )
+    words = "a file or folder that the loops may read, such as data or modules. You can give it several times"
+    add("--read", type=Path, action="append", default=[], metavar="PATH", help=words)
     add("--quick", action="store_true", help="take fewer starts and shorter blocks")
     add_json(parser, "everything")
     add("--html", metavar="FILE", help="write a page with pictures")

@@ -242,11 +242,7 @@ def _events_json(trace: Trace, events: list[int]) -> list[dict[str, Any]]:
 
 def _times(trace: Trace, start: int, duration: int) -> dict[str, float]:
     """As in the file, and where Perfetto shows it: ms from the beginning of the trace."""
-    return {
-        "ts": int(start) / 1000,
-        "dur": int(duration) / 1000,
-        "at_ms": (int(start) - trace.begin) / 1e6,
-    }
+    return {"ts": int(start) / 1000, "dur": int(duration) / 1000, "at_ms": (int(start) - trace.begin) / 1e6}
 
 
 def _gaps_json(a: Analysis) -> list[dict[str, Any]]:

@@ -26,12 +26,8 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     )
     sub.epilog = "Exit status: 0 if everybody's page is packed. 1 if some are missing. 2 for unusable input."
     add_class(sub)
-    sub.add_argument(
-        "--feedback",
-        type=Path,
-        metavar="FOLDER",
-        help="folder with STUDENT/LAB/LAB.html (default: feedback beside SUBMITTED)",
-    )
+    words = "folder with STUDENT/LAB/LAB.html (default: feedback beside SUBMITTED)"
+    sub.add_argument("--feedback", type=Path, metavar="FOLDER", help=words)
 
 
 def pack(options: argparse.Namespace) -> int:

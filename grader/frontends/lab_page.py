@@ -64,12 +64,8 @@ you see nothing more to take away. Then run `lab.check()`{goal}"""
 
 def refresh(solutions: Path) -> list[Path]:
     """Write the generated cells of all labs below `solutions`. Returns the notebooks that changed."""
-    changed = []
-    for folder in sorted(each for each in solutions.iterdir() if each.name in labs.NAMES):
-        file = folder / f"{folder.name}.ipynb"
-        if file.is_file() and fill(file, labs.get(folder.name)):
-            changed.append(file)
-    return changed
+    files = (solutions / name / f"{name}.ipynb" for name in labs.NAMES)
+    return [file for file in files if file.is_file() and fill(file, labs.get(file.stem))]
 
 
 def fill(file: Path, lab: AnyLab) -> bool:
@@ -134,10 +130,7 @@ def _contract(lab: AnyLab) -> str:
     name, step = (
         ("serve", "answers one request, yields its answers")
         if lab.serves
-        else (
-            "train",
-            "makes one optimizer step, yields its loss",
-        )
+        else ("train", "makes one optimizer step, yields its loss")
     )
     limit = (
         f"If the first {'answer' if lab.serves else 'step'} takes longer than {Limits().first_step / 60:g} minutes "

@@ -24,22 +24,14 @@ def add_lab(parser: argparse.ArgumentParser, default: str = "") -> None:
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     """What a command measures on: --device and --cores."""
-    parser.add_argument(
-        "--device",
-        choices=("auto", "cpu", "cuda"),
-        default="auto",
-        help="where to measure (default: on the GPU if there is one)",
-    )
+    words = "where to measure (default: on the GPU if there is one)"
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help=words)
     add_cores(parser)
 
 
 def add_size(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--form",
-        default="",
-        metavar="SIZE",
-        help='for maintainers: measure the lab\'s GPU form of this size, such as "small", even if it is not the largest that fits',
-    )
+    words = 'for maintainers: measure the lab\'s GPU form of this size, such as "small", even if it is not the largest that fits'
+    parser.add_argument("--form", default="", metavar="SIZE", help=words)
 
 
 def add_cores(

@@ -83,20 +83,11 @@ def _place(text: str) -> tuple[str, int]:
 
 def add_devices(sub: argparse.ArgumentParser) -> None:
     """The options that say which devices of this machine."""
-    sub.add_argument(
-        "--device",
-        choices=("auto", "cpu", "cuda"),
-        default="auto",
-        help="where to measure (default: on GPUs if there are any)",
-    )
+    words = "where to measure (default: on GPUs if there are any)"
+    sub.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help=words)
     sub.add_argument("--on", metavar="N,N", help="which GPUs of this machine to use, such as 0,1 (default: all)")
-    sub.add_argument(
-        "--workers",
-        type=int,
-        default=1,
-        metavar="N",
-        help="how many grades at the same time, without GPUs (default: 1)",
-    )
+    words = "how many grades at the same time, without GPUs (default: 1)"
+    sub.add_argument("--workers", type=int, default=1, metavar="N", help=words)
     add_cores(sub, ". All workers of this machine share them (default: all)")
 
 

@@ -269,8 +269,7 @@ def _whole(seen: Seen, found: dict[str, Any]) -> list[str]:
     if (shown := found["gpu_utilisation_as_shown"]) is not None:
         lines.append(
             ROW.format(
-                "GPU, as nvidia-smi says",
-                f"{shown:.0%} (a kernel was running, and the report says how much was work)",
+                "GPU, as nvidia-smi says", f"{shown:.0%} (a kernel was running, and the report says how much was work)"
             )
         )
     lines += [f" {line}" for line in _unfinished(seen)]

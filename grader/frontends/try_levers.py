@@ -40,19 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add_command(parser, "time")
-    add(
-        "--budget",
-        metavar="10m",
-        type=duration,
-        default=600.0,
-        help="how long everything together may take (default: 10m)",
-    )
-    add(
-        "--only",
-        metavar="NAMES",
-        default="",
-        help=f"some levers: {', '.join(dict.fromkeys(each.name for each in trying.levers(8, [0])))}",
-    )
+    words = "how long everything together may take (default: 10m)"
+    add("--budget", metavar="10m", type=duration, default=600.0, help=words)
+    words = f"some levers: {', '.join(dict.fromkeys(each.name for each in trying.levers(8, [0])))}"
+    add("--only", metavar="NAMES", default="", help=words)
     add("--in-copy", action="store_true", help="run in a copy of this folder, which is deleted afterwards")
     add("--html", metavar="FILE", help="write a page with the ladder's picture")
     add_json(parser, "everything")

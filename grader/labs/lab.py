@@ -293,9 +293,8 @@ class AnyLab:
 
     graded_by: ClassVar[str]  # module whose Findings, measure and judge are this kind's grade
     runs_code: ClassVar[bool] = True  # a grade runs a loop in a child
-    report_in: ClassVar[str] = (
-        ""  # the check whose cell holds the whole report in nbgrader's feedback; "" for the first
-    )
+    # the check whose cell holds the whole report in nbgrader's feedback; "" for the first
+    report_in: ClassVar[str] = ""
     personal: ClassVar[bool] = False  # what is right depends on whose submission it is
 
     @property

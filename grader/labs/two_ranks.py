@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from grader.labs import gpt
 from grader.labs.lab import Form, Parity
 
 MICRO_BATCHES = 8  # as in the starters
@@ -17,10 +18,8 @@ def _work(weights: float, width: int, length: int, batch_size: int) -> dict[str,
 
 def on_gpus(batch_size: int, gpu_memory: float, minimum_gain: float, **more: Any) -> Form:
     """Few tokens for many weights: a micro-batch is computed in about the time that its messages take, or in less."""
-    return Form(
-        workload="grader.workloads.gpt",
+    return gpt.on_gpu(
         options={"layers": 2, "width": 3072, "heads": 24, "length": 256, "batch_size": batch_size, "lr": 5e-5},
-        data="text",
         gpu_memory=gpu_memory,
         minimum_gain=minimum_gain,
         noise=0.05,
@@ -45,14 +44,11 @@ def on_cpu(layers: int, width: int, weights: int, minimum_gain: float, cosine: f
     """Two processes that talk by gloo: what a message costs is larger, what is counted is the same.
 
     exchanged: a quarter of the gradients. One rank that trains alone, and sends nothing, is faster here than two."""
-    return Form(
-        workload="grader.workloads.gpt",
+    return gpt.on_cpu(
         options={"layers": layers, "width": width, "heads": 4, "length": 16, "batch_size": 16, "lr": 2e-4},
-        data="text",
         minimum_gain=minimum_gain,
         noise=0.05,
         parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=cosine, drift=0.02, held_out=0.1),
-        threads=1,
         ranks=2,
         exchanged=exchanged,
         **_work(weights, width, 16, 16),

@@ -107,9 +107,8 @@ class Pair:
 
     starter_s: float  # seconds per step
     submission_s: float
-    starter_lost: float = (
-        0.0  # share of the block's time (0 to 1) that went to other programs, as far as that can be told
-    )
+    # share of the block's time (0 to 1) that went to other programs, as far as that can be told
+    starter_lost: float = 0.0
     submission_lost: float = 0.0
     disturbed: str = ""  # why the pair cannot count
 

@@ -75,9 +75,8 @@ class Outcome:
     machine: str = ""
     values: dict[str, float] = field(default_factory=dict)  # for the history
     noise: dict[str, float] = field(default_factory=dict)  # standard deviation of a value's log; 0 for what has none
-    repeats: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # the watched values of each run; an adversary's results
+    # the watched values of each run; an adversary's results
+    repeats: list[dict[str, Any]] = field(default_factory=list)
     cells: list[dict[str, Any]] = field(default_factory=list)
     notebook: str = ""  # below the night's folder
     points: float | None = None

@@ -92,19 +92,14 @@ def read_command_line(arguments):
         knob = knob.replace("-", "_")
         if knob not in KNOBS or not equals:
             sys.exit(f"train.py: {argument!r} is not a knob. Write --name=value. The names are {', '.join(KNOBS)}.")
-        if not isinstance(KNOBS[knob], str):
-            try:
+        kind = type(KNOBS[knob])
+        if kind is not str:
+            with contextlib.suppress(ValueError, SyntaxError):
                 value = ast.literal_eval(value)
-            except (ValueError, SyntaxError):
-                sys.exit(
-                    f"train.py: {argument!r} needs a value of type {type(KNOBS[knob]).__name__}, and {value!r} is none."
-                )
-            if isinstance(KNOBS[knob], float) and type(value) is int:
+            if kind is float and type(value) is int:
                 value = float(value)
-        if type(value) is not type(KNOBS[knob]):
-            sys.exit(
-                f"train.py: {argument!r} needs a value of type {type(KNOBS[knob]).__name__}, and {value!r} is none."
-            )
+        if type(value) is not kind:
+            sys.exit(f"train.py: {argument!r} needs a value of type {kind.__name__}, and {value!r} is none.")
         KNOBS[knob] = value
     globals().update(KNOBS)
     precisions = ("fp32", "tf32", "bf16", "fp16")

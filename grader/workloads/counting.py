@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 
-def count(event: str, forks: bool = True) -> Callable[[], int]:
+def count(event: str, forks: bool = True) -> Callable[[], float]:
     """A function that says how often this audit event (see `sys.audit`) came since: in any thread of this process and, where
     `forks` says so, of those that are forked from it."""
     number, owner = multiprocessing.Value("q", 0), os.getpid()

@@ -200,7 +200,7 @@ def make_job(
     if bare:
         model.use(not_given)
         model.spread_scores()
-    return Job(model=model, dataset=dataset, batches=batches, lr=lr, device=device)
+    return Job(model, dataset, batches, lr, device)
 
 
 def evaluate(

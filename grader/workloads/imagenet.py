@@ -155,16 +155,8 @@ def make_job(
     train = stored(Path(folder)).train
     torch.manual_seed(seed)
     dataset = JpegBytes(train.files[:count], torch.from_numpy(train.labels[:count]))
-    return PictureJob(
-        model=make_model(model),
-        dataset=dataset,
-        batches=Recurring(len(dataset), batch_size, seed, *recurring),
-        lr=lr,
-        device=device,
-        size=size,
-        crops=Crops(seed),
-        ahead=most_ahead(),
-    )
+    batches = Recurring(len(dataset), batch_size, seed, *recurring)
+    return PictureJob(make_model(model), dataset, batches, lr, device, size=size, crops=Crops(seed), ahead=most_ahead())
 
 
 def evaluate(tensors: Weights, device: torch.device, *, model: str, size: int, folder: str, **_: Any) -> Figures:

@@ -82,7 +82,7 @@ def make_job(
     model = GPT(layers, width, heads, length)
     model.spread_scores()
     dataset = Documents(text()[0], documents, length, seed)
-    return Job(model=model, dataset=dataset, batches=Mixed(dataset, len(documents), seed), lr=lr, device=device)
+    return Job(model, dataset, Mixed(dataset, len(documents), seed), lr, device)
 
 
 def evaluate(

@@ -47,13 +47,8 @@ def make_job(
 ) -> Job:
     torch.manual_seed(seed)
     dataset = Windows(text()[0], length)
-    return Job(
-        model=NPLM(context, features, width, layers),
-        dataset=dataset,
-        batches=Batches(len(dataset), batch_size, seed),
-        lr=lr,
-        device=device,
-    )
+    model = NPLM(context, features, width, layers)
+    return Job(model, dataset, Batches(len(dataset), batch_size, seed), lr, device)
 
 
 def evaluate(

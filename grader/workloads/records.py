@@ -18,9 +18,8 @@ CLASSES = 10
 HELD_OUT = 4096
 APART = ("0.",)  # the embedding: few weights beside the others
 
-Record = dict[
-    str, Any
-]  # "events": a list of EVENTS lists [kind, value], both below KINDS; "label": an int below CLASSES
+# "events": a list of EVENTS lists [kind, value], both below KINDS; "label": an int below CLASSES
+Record = dict[str, Any]
 
 
 def drawn(count: int, seed: int) -> list[Record]:
@@ -62,13 +61,7 @@ def make_job(
     seed: int, device: torch.device, *, records: int, width: int, layers: int, batch_size: int, lr: float
 ) -> Job:
     torch.manual_seed(seed)
-    return Job(
-        model=network(width, layers),
-        dataset=Records(records),
-        batches=Batches(records, batch_size, seed),
-        lr=lr,
-        device=device,
-    )
+    return Job(network(width, layers), Records(records), Batches(records, batch_size, seed), lr, device)
 
 
 def evaluate(tensors: Weights, device: torch.device, *, width: int, layers: int, **_: Any) -> Figures:

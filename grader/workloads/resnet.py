@@ -92,14 +92,9 @@ def make_job(
     train = stored(Path(folder)).train
     torch.manual_seed(seed)
     dataset = JpegFiles(train.files, train.labels, size, str(Path.home() / NAME) if read_s else None)
-    return Job(
-        model=make_model(model),
-        dataset=dataset,
-        batches=Batches(len(train.files), batch_size, seed),
-        lr=lr,
-        device=device,
-        counters={"loads_in_main": counting.count(LOADED, forks=False)},
-    )
+    counters = {"loads_in_main": counting.count(LOADED, forks=False)}
+    batches = Batches(len(train.files), batch_size, seed)
+    return Job(make_model(model), dataset, batches, lr, device, counters=counters)
 
 
 @lru_cache(maxsize=1)

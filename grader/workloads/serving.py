@@ -131,17 +131,9 @@ def make_job(
     gpt = GPT(layers, width, heads, lengths[-1])
     gpt.spread_scores()
     resnet = make_resnet(model, size)
-    return Serving(
-        model=nn.ModuleDict({"gpt": gpt, "resnet": resnet}),
-        dataset=[],
-        batches=Batches(1, 1, seed),
-        lr=0.0,
-        device=device,
-        gpt=gpt,
-        resnet=resnet,
-        requests=Requests(seed, lengths, texts, images, size),
-        lengths=lengths,
-    )
+    both, requests = nn.ModuleDict({"gpt": gpt, "resnet": resnet}), Requests(seed, lengths, texts, images, size)
+    nothing = Batches(1, 1, seed)
+    return Serving(both, [], nothing, 0.0, device, gpt=gpt, resnet=resnet, requests=requests, lengths=lengths)
 
 
 class Look:

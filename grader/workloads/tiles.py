@@ -165,14 +165,9 @@ def make_job(
     else:
         dataset = Archive(folder, size) if folder else _in_memory(count, bands, size)
     torch.manual_seed(seed)
-    return Job(
-        model=ConvNet(bands, width),
-        dataset=dataset,
-        batches=Batches(len(dataset), batch_size, seed),
-        lr=lr,
-        device=device,
-        counters={"connections": counting.count(OPENED)} if isinstance(dataset, Archive) else {},
-    )
+    counters = {"connections": counting.count(OPENED)} if isinstance(dataset, Archive) else {}
+    batches = Batches(len(dataset), batch_size, seed)
+    return Job(ConvNet(bands, width), dataset, batches, lr, device, counters=counters)
 
 
 def evaluate(

@@ -206,9 +206,7 @@ def make_job(
     torch.manual_seed(seed)
     model = Model(widths)
     model.net.use(not_given, not_given, not_given)
-    return Diffusion(
-        model=model, dataset=dataset, batches=Batches(len(dataset), batch_size, seed), lr=lr, device=device, seed=seed
-    )
+    return Diffusion(model, dataset, Batches(len(dataset), batch_size, seed), lr, device, seed=seed)
 
 
 @lru_cache(maxsize=1)

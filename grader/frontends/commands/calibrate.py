@@ -20,32 +20,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     parser.set_defaults(run=run, kept="finished labs are kept, an unfinished one is not")
     add_lab(parser, default="all that this machine can grade")
-    add(
-        "--for-class",
-        action="store_true",
-        help="measure with the cores that a worker of `grader class` has here. Several workers share the machine's cores",
-    )
+    words = "measure with the cores that a worker of `grader class` has here. Several workers share the machine's cores"
+    add("--for-class", action="store_true", help=words)
     add(
         "--workers", type=int, default=1, metavar="N", help="how many workers --for-class has without GPUs (default: 1)"
     )
-    add(
-        "--spread",
-        action="store_true",
-        help="for maintainers: measure how far honest forms end from each other, and store it in the lab",
-    )
-    add(
-        "--outcome",
-        type=int,
-        metavar="STEPS",
-        help="for maintainers: make long runs of so many steps, which show where the training leads, and store them in the lab. A stopped run continues",
-    )
-    add(
-        "--seeds",
-        type=int,
-        metavar="N",
-        default=3,
-        help="seeds for --spread and --outcome (default: 3). --outcome takes 3 or more, and its band is less than half as wide with 5",
-    )
+    words = "for maintainers: measure how far honest forms end from each other, and store it in the lab"
+    add("--spread", action="store_true", help=words)
+    words = "for maintainers: make long runs of so many steps, which show where the training leads, and store them in the lab. A stopped run continues"
+    add("--outcome", type=int, metavar="STEPS", help=words)
+    words = "seeds for --spread and --outcome (default: 3). --outcome takes 3 or more, and its band is less than half as wide with 5"
+    add("--seeds", type=int, metavar="N", default=3, help=words)
     add_size(parser)
     add_device(parser)
 

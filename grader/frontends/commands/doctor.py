@@ -43,13 +43,8 @@ def run(options: argparse.Namespace) -> int:
 
 def gradable() -> list[str]:
     """The labs of which this machine can measure something."""
-    found = []
-    for name in labs.NAMES:
-        lab = labs.get(name)
-        form = form_here(lab)
-        if form and not lacking(lab, form) and lab.measurable(form):
-            found.append(name)
-    return found
+    found = [(lab, form_here(lab)) for lab in map(labs.get, labs.NAMES)]
+    return [lab.name for lab, form in found if form and not lacking(lab, form) and lab.measurable(form)]
 
 
 def _show_machine(confined: Confinement) -> None:

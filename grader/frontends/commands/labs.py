@@ -50,13 +50,8 @@ def add_hint(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=hint)
     add_lab(parser)
     add("check", nargs="?", help="the check's name, which a report gives below its hint")
-    add(
-        "--depth",
-        type=int,
-        choices=(1, 2, 3),
-        default=1,
-        help="1 is a nudge, 2 says where to look, 3 says what to do (default: 1)",
-    )
+    words = "1 is a nudge, 2 says where to look, 3 says what to do (default: 1)"
+    add("--depth", type=int, choices=(1, 2, 3), default=1, help=words)
 
 
 def add_scaffold(parser: argparse.ArgumentParser) -> None:

@@ -27,8 +27,7 @@ LAB = StopwatchLab(
             hints=(
                 "Between which two moments does your clock run?",
                 "Write down what happens between one reading of the clock and the next, and what happens outside.",
-                "Start the clock before the loop over the batches and stop it after the loop. The wait for a batch "
-                "is part of a step.",
+                "Start the clock before the loop over the batches and stop it after the loop. The wait for a batch is part of a step.",
             ),
         ),
         Timing(
@@ -53,8 +52,7 @@ LAB = StopwatchLab(
             hints=(
                 "How many samples are in an epoch?",
                 "Print the shape of each batch's labels.",
-                "Add up what was really in the batches. Without drop_last, the last batch of an epoch holds whatever "
-                "is left.",
+                "Add up what was really in the batches. Without drop_last, the last batch of an epoch holds whatever is left.",
             ),
         ),
         Timing(

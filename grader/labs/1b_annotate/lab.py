@@ -1,4 +1,5 @@
 from grader.kinds.annotate import AnnotateLab, Cost, Phases, Recorded
+from grader.labs import gpt
 from grader.labs.lab import Form, Parity
 
 LAB = AnnotateLab(
@@ -7,10 +8,8 @@ LAB = AnnotateLab(
     phase=1,
     goal="Let this loop record a trace of four of its steps, with the phases of a step in it. Afterwards it must cost nothing.",
     forms={
-        "cuda": Form(
-            workload="grader.workloads.gpt",
+        "cuda": gpt.on_gpu(
             options={"layers": 8, "width": 768, "heads": 12, "length": 512, "batch_size": 8, "lr": 1e-4},
-            data="text",
             minimum_gain=None,
             noise=0.003,
             parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
@@ -30,8 +29,7 @@ LAB = AnnotateLab(
         points=30,
         hints=(
             "Who tells the profiler that a step is over?",
-            "torch.profiler.schedule takes the numbers of steps. on_trace_ready takes a function, which is called "
-            "when they are recorded.",
+            "torch.profiler.schedule takes the numbers of steps. on_trace_ready takes a function, which is called when they are recorded.",
             "Give the profiler schedule(wait=10, warmup=2, active=4, repeat=1) and call its step() once in every "
             "step. Let on_trace_ready export the trace to job.trace. On a GPU record both activities, CPU and CUDA.",
         ),
@@ -40,8 +38,7 @@ LAB = AnnotateLab(
         points=50,
         hints=(
             "Where does each line of the loop belong?",
-            "record_function(name) is a context that marks what happens within. The wait for a batch hides in the "
-            "`for`.",
+            "record_function(name) is a context that marks what happens within. The wait for a batch hides in the `for`.",
             'Take the batches with next(...) from an iterator, so that you can put record_function("data_wait") '
             "around it. Put h2d around the copies, fwd around model and loss, bwd around backward, and opt around "
             "the optimizer. They come one after another, and none lies within another.",

@@ -18,9 +18,8 @@ LAB = AnswersLab(
             hints=(
                 "What does the host do while the GPU has nothing to do?",
                 "In lab.look, compare the lanes of host and GPU, and the host's milliseconds of each phase.",
-                "Idle is 1 - (milliseconds the GPU is busy) / (milliseconds of a step without the profiler). The "
-                "phase is the one in which the host spends most of the step. What the host does there names the "
-                "cause.",
+                "Idle is 1 - (milliseconds the GPU is busy) / (milliseconds of a step without the profiler). The phase is the one in which "
+                "the host spends most of the step. What the host does there names the cause.",
             ),
         ),
         Question(
@@ -33,11 +32,9 @@ LAB = AnswersLab(
             ),
             hints=(
                 "The GPU is idle often and briefly. Who is late?",
-                "Divide the GPU's busy time by the number of kernels, and the length of the step by the number of "
-                "launches.",
-                "The kernels last a few microseconds each, a launch costs about as much, and the host never waits. "
-                "For idle, take the step's length without the profiler, because the profiler slows down just such a "
-                "host.",
+                "Divide the GPU's busy time by the number of kernels, and the length of the step by the number of launches.",
+                "The kernels last a few microseconds each, a launch costs about as much, and the host never waits. For idle, take the "
+                "step's length without the profiler, because the profiler slows down just such a host.",
             ),
         ),
         Question(
@@ -57,8 +54,7 @@ LAB = AnswersLab(
             parts=(Cause(points=10), Place("phase", 5), Number("best_ms", 5, "best_ms", within=0.1)),
             hints=(
                 "A GPU that is busy isn't always calculating.",
-                "Compare the time of the copies with that of the kernels. From which kind of memory do the copies "
-                "come?",
+                "Compare the time of the copies with that of the kernels. From which kind of memory do the copies come?",
                 "While a batch is copied from pageable memory, nothing else happens. If that took no time, a step "
                 "would be shorter by all of it. Take the step without the profiler, minus the copies.",
             ),

@@ -3,8 +3,7 @@ from grader.kinds.shared import HEALTHY
 
 HINTS = (
     "Ask two questions first. Is the device busy? What does the host do when it isn't?",
-    "In lab.profile of this loop, look at the largest lane of the timeline, then at the table. Compare it with the "
-    "other three loops.",
+    "In lab.profile of this loop, look at the largest lane of the timeline, then at the table. Compare it with the other three loops.",
     "Go through the causes one by one. Is the share of waiting for data large, the number of waits, or the share of "
     "copies? A step that only calls or launches is hardly longer than their number times what one costs. Where the "
     "device is busy, a small share of matmuls says memory-bound. A large one says compute-bound or healthy.",

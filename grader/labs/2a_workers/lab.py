@@ -55,8 +55,7 @@ LAB = Lab(
             hints=(
                 "Which process opens the image files?",
                 "`lab.peek()` counts the samples that the training process loads itself (`loads_in_main`). You want 0.",
-                "With `num_workers=0` a DataLoader decodes in the process that trains. Any other number moves all of "
-                "it out.",
+                "With `num_workers=0` a DataLoader decodes in the process that trains. Any other number moves all of it out.",
             ),
         ),
         TraceCheck(

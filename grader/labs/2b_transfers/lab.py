@@ -47,9 +47,8 @@ LAB = Lab(
             at_least=0.95,
             hints=(
                 "In what kind of memory does a batch lie when it is copied?",
-                "`lab.peek()` tells copies from pageable memory and from pinned apart. The GPU's copy engine reads "
-                "only page-locked memory. The driver first copies everything else to a small buffer of its own, "
-                "piece by piece.",
+                "`lab.peek()` tells copies from pageable memory and from pinned apart. The GPU's copy engine reads only page-locked "
+                "memory. The driver first copies everything else to a small buffer of its own, piece by piece.",
                 "Make the buffer that you gather a batch into with `pin_memory=True`, once. If you lock new pages "
                 "for each batch, you pay more than you win.",
             ),
@@ -64,10 +63,9 @@ LAB = Lab(
                 "When is the next batch known, and when is it sent?",
                 "Look at `h2d_overlap` of `lab.profile()`. On one stream everything happens in the order in which it "
                 "was queued. There a copy waits for the kernels before it, however non_blocking it is.",
-                "Queue the copy of batch n + 1 on a second stream before you launch step n. Let the training's "
-                "stream wait for it at the start of step n + 1. Use two pinned buffers in turn, and record an event "
-                "after each copy. Don't fill a buffer before the copy that reads it is done. A tensor made on one "
-                "stream and used on a different one needs `record_stream`.",
+                "Queue the copy of batch n + 1 on a second stream before you launch step n. Let the training's stream wait for it at the "
+                "start of step n + 1. Use two pinned buffers in turn, and record an event after each copy. Don't fill a buffer before the "
+                "copy that reads it is done. A tensor made on one stream and used on a different one needs `record_stream`.",
             ),
         ),
         TraceCheck(

@@ -64,9 +64,8 @@ LAB = Lab(
             hints=(
                 "What is made anew for each sample, used once and thrown away?",
                 "`lab.peek()` counts the connections that are opened (`counted.connections`), one for each sample.",
-                "Open a connection where there is none yet, in the first call of __getitem__ or __getitems__, and "
-                "keep it. Don't open it in __init__, which runs in the training process. Only the process that "
-                "opened a connection may use it.",
+                "Open a connection where there is none yet, in the first call of __getitem__ or __getitems__, and keep it. Don't open it "
+                "in __init__, which runs in the training process. Only the process that opened a connection may use it.",
             ),
         ),
     ),

@@ -59,8 +59,7 @@ LAB = Lab(
             says="files were read from the drive per step",
             hints=(
                 "Where do the bytes of a batch come from?",
-                "`lab.peek()` counts the files that are read from the drive while the loop trains. What prepare() "
-                "reads isn't among them.",
+                "`lab.peek()` counts the files that are read from the drive while the loop trains. What prepare() reads isn't among them.",
                 "Let everything that training reads come from what prepare() wrote into its folder, job.folder.",
             ),
         ),

@@ -1,4 +1,5 @@
-from grader.labs.lab import Form, Lab, Logs, Parity, Throughput, TraceCheck
+from grader.labs import gpt
+from grader.labs.lab import Lab, Logs, Parity, Throughput, TraceCheck
 
 LAB = Lab(
     name="2e_syncs",
@@ -8,23 +9,18 @@ LAB = Lab(
     cause="sync-bound",
     forms={
         # small enough that launching a step takes about as long as running it: what a wait costs is then the most
-        "cuda": Form(
-            workload="grader.workloads.gpt",
+        "cuda": gpt.on_gpu(
             options={"layers": 4, "width": 384, "heads": 6, "length": 256, "batch_size": 24, "lr": 1e-4},
-            data="text",
             gpu_memory=4e9,
             minimum_gain=1.4,
             parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
         ),
         # a CPU has nobody to wait for: only the training and the logs are compared
-        "cpu": Form(
-            workload="grader.workloads.gpt",
+        "cpu": gpt.on_cpu(
             options={"layers": 2, "width": 64, "heads": 4, "length": 64, "batch_size": 8, "lr": 1e-3},
-            data="text",
             minimum_gain=None,
             noise=0.02,
             parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.9995, drift=0.01, held_out=0.1),
-            threads=1,
         ),
     },
     throughput=Throughput(

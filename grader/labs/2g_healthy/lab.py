@@ -1,10 +1,9 @@
-from grader.labs.lab import Form, Lab, Parity, Prediction, Throughput
+from grader.labs import gpt
+from grader.labs.lab import Lab, Parity, Prediction, Throughput
 
-GPU = Form(
-    workload="grader.workloads.gpt",
+GPU = gpt.on_gpu(
     # the learning rate is as low as 3a's, and for the same reason
     options={"layers": 8, "width": 1024, "heads": 16, "length": 1024, "batch_size": 16, "lr": 3e-5},
-    data="text",
     gpu_memory=15.5e9,
     minimum_gain=1.0,
     noise=0.003,
@@ -29,13 +28,10 @@ LAB = Lab(
     cause="compute-bound",
     forms={
         "cuda": GPU,
-        "cpu": Form(
-            workload="grader.workloads.gpt",
+        "cpu": gpt.on_cpu(
             options={"layers": 2, "width": 128, "heads": 4, "length": 64, "batch_size": 8, "lr": 1e-3},
-            data="text",
             minimum_gain=1.0,
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
-            threads=1,
         ),
     },
     smaller=SMALLER,
@@ -46,9 +42,8 @@ LAB = Lab(
         title="No harm done",
         hints=(
             "Which of your changes takes something away that the loop was waiting for?",
-            "Compare `lab.profile()` of your loop with that of the untouched one. How much of a step was the GPU "
-            "idle before, and how long was a step? Without a GPU, the untouched loop's `data_wait` is below 1%, and "
-            "you can't win more than that by better feeding.",
+            "Compare `lab.profile()` of your loop with that of the untouched one. How much of a step was the GPU idle before, and how long "
+            "was a step? Without a GPU, the untouched loop's `data_wait` is below 1%, and you can't win more than that by better feeding.",
             "The untouched loop is a right answer. If the device is busy with what it has to do, workers and "
             "prefetchers have nothing to win, and each has its price. Take out what you put in.",
         ),

@@ -12,10 +12,8 @@ LAB = AnswersLab(
             parts=(Cause(points=12), Number("data_wait", 8, "data_wait", within=0.05, share=True)),
             hints=(
                 "What does the training process do while the GPU is idle?",
-                "Compare the lanes of the host and of the GPU. Then read how much of a step one call of the host "
-                "takes.",
-                "The host sits in the DataLoader's __next__ for most of the step. `data_wait` is that share of the "
-                "step in the trace.",
+                "Compare the lanes of the host and of the GPU. Then read how much of a step one call of the host takes.",
+                "The host sits in the DataLoader's __next__ for most of the step. `data_wait` is that share of the step in the trace.",
             ),
         ),
         Question(
@@ -36,8 +34,7 @@ LAB = AnswersLab(
             hints=(
                 "A quarter of the step is idle, in small pieces. What does the host do in them?",
                 "Count the calls in which the host waits for the GPU, and compare with the launches.",
-                "Without the waits, the idle pieces that follow them would vanish. A step would last about as long "
-                "as the GPU is busy.",
+                "Without the waits, the idle pieces that follow them would vanish. A step would last about as long as the GPU is busy.",
             ),
         ),
         Question(

@@ -1,11 +1,10 @@
-from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
+from grader.labs import gpt
+from grader.labs.lab import Lab, Parity, Throughput, TraceCheck
 
-GPU = Form(
-    workload="grader.workloads.gpt",
+GPU = gpt.on_gpu(
     # a low learning rate: at 1e-4 rounding alone leads the solution elsewhere after a hundred steps (distance 0.1 on an
     # H200), and parity could tell no cheat from it any more; at 3e-5 honest runs stay together (0.0005 after 200)
     options={"layers": 12, "width": 768, "heads": 12, "length": 1024, "batch_size": 16, "lr": 3e-5},
-    data="text",
     gpu_memory=21e9,
     minimum_gain=1.8,
     noise=0.003,

@@ -1,10 +1,9 @@
-from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
+from grader.labs import gpt
+from grader.labs.lab import Lab, Parity, Throughput, TraceCheck
 
 # GPT-2's vocabulary and width, half its layers, so that the head is most of a step
-GPU = Form(
-    workload="grader.workloads.gpt",
+GPU = gpt.on_gpu(
     options={"layers": 6, "width": 768, "heads": 12, "length": 1024, "batch_size": 8, "lr": 1e-4, "vocabulary": 50257},
-    data="text",
     gpu_memory=20e9,
     minimum_gain=2.5,
     noise=0.003,
@@ -35,8 +34,7 @@ LAB = Lab(
     forms={
         "cuda": GPU,
         # a CPU has no tensor cores to fit: only the training is compared, and `peek` counts what would fit
-        "cpu": Form(
-            workload="grader.workloads.gpt",
+        "cpu": gpt.on_cpu(
             options={
                 "layers": 2,
                 "width": 64,
@@ -46,11 +44,9 @@ LAB = Lab(
                 "lr": 1e-3,
                 "vocabulary": 509,
             },
-            data="text",
             minimum_gain=None,
             noise=0.02,
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
-            threads=1,
         ),
     },
     smaller=SMALLER,

@@ -1,4 +1,5 @@
-from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
+from grader.labs import gpt
+from grader.labs.lab import Lab, Parity, Throughput, TraceCheck
 
 # Both forms have as many layers and heads, so that a step calls as many operators in both.
 LAYERS = {"layers": 4, "heads": 4}
@@ -11,23 +12,18 @@ LAB = Lab(
     cause="launch-bound",
     forms={
         # a batch so small that a kernel runs for less time than its launch takes
-        "cuda": Form(
-            workload="grader.workloads.gpt",
+        "cuda": gpt.on_gpu(
             options=LAYERS | {"width": 256, "length": 128, "batch_size": 8, "lr": 1e-4},
-            data="text",
             gpu_memory=2.5e9,
             minimum_gain=3.0,
             noise=0.05,
             parity=Parity(steps=24, loss=0.003, norm=0.01, cosine=0.99, drift=0.02, held_out=0.05),
         ),
         # a CPU launches nothing, but it pays for each call of an operator as well
-        "cpu": Form(
-            workload="grader.workloads.gpt",
+        "cpu": gpt.on_cpu(
             options=LAYERS | {"width": 32, "length": 16, "batch_size": 4, "lr": 1e-3},
-            data="text",
             minimum_gain=2.2,
             parity=Parity(steps=12, loss=0.003, norm=0.01, cosine=0.99, drift=0.02, held_out=0.1),
-            threads=1,
         ),
     },
     throughput=Throughput(

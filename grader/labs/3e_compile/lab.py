@@ -1,10 +1,10 @@
-from grader.labs.lab import Form, Lab, Logs, Parity, Throughput, TraceCheck
+from grader.labs import gpt
+from grader.labs.lab import Lab, Logs, Parity, Throughput, TraceCheck
 
 LENGTHS = 4  # different ones; both forms have as many
 
 # wide enough that kernels outlast their launches, narrow enough that most of the time goes to elementwise work
-GPU = Form(
-    workload="grader.workloads.gpt",
+GPU = gpt.on_gpu(
     options={
         "layers": 4,
         "width": 512,
@@ -14,7 +14,6 @@ GPU = Form(
         "batch_size": 32,
         "lr": 3e-5,  # at 1e-4 honest trainings from one seed were 0.0066 apart after 90 steps (NVIDIA H200)
     },
-    data="text",
     gpu_memory=24.7e9,
     minimum_gain=1.6,
     noise=0.01,
@@ -39,8 +38,7 @@ LAB = Lab(
         "cuda": GPU,
         # A CPU compiles for long and gains little that could be relied on: only the training and the logs are compared.
         # What the compiler stumbles over `peek` counts all the same.
-        "cpu": Form(
-            workload="grader.workloads.gpt",
+        "cpu": gpt.on_cpu(
             options={
                 "layers": 1,
                 "width": 32,
@@ -50,10 +48,8 @@ LAB = Lab(
                 "batch_size": 4,
                 "lr": 1e-3,
             },
-            data="text",
             minimum_gain=None,
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.02, held_out=0.1),
-            threads=1,
         ),
     },
     smaller=SMALLER,

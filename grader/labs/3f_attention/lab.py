@@ -1,4 +1,5 @@
-from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
+from grader.labs import gpt
+from grader.labs.lab import Lab, Parity, Throughput, TraceCheck
 
 LAYERS, WIDTH, LENGTH, BATCH = 8, 768, 2048, 4
 
@@ -9,8 +10,7 @@ def flops(layers: int, batch: int, length: int = LENGTH) -> float:
     return 6 * layers * batch * length * (12 * WIDTH**2 + 256 * WIDTH / layers + length * WIDTH)
 
 
-GPU = Form(
-    workload="grader.workloads.gpt",
+GPU = gpt.on_gpu(
     options={
         "layers": LAYERS,
         "width": WIDTH,
@@ -20,7 +20,6 @@ GPU = Form(
         "lr": 3e-5,  # as low as 3a's, and for the same reason
         "bare": True,
     },
-    data="text",
     gpu_memory=20.5e9,
     minimum_gain=1.8,
     noise=0.005,
@@ -53,13 +52,10 @@ LAB = Lab(
     forms={
         "cuda": GPU,
         # one thread, fp32: the fused kernel of the CPU keeps its tiles in the cache, too
-        "cpu": Form(
-            workload="grader.workloads.gpt",
+        "cpu": gpt.on_cpu(
             options={"layers": 2, "width": 64, "heads": 4, "length": 1024, "batch_size": 1, "lr": 1e-3, "bare": True},
-            data="text",
             minimum_gain=2.0,
             parity=Parity(steps=8, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
-            threads=1,
         ),
     },
     smaller=SMALLER,

@@ -1,4 +1,5 @@
-from grader.labs.lab import Form, Growth, Lab, Logs, Parity, Throughput
+from grader.labs import gpt
+from grader.labs.lab import Growth, Lab, Logs, Parity, Throughput
 
 LAB = Lab(
     name="3g_leak",
@@ -8,23 +9,18 @@ LAB = Lab(
     cause="launch-bound",
     forms={
         # a short step on a small model: a grade makes some thousand steps, and the untouched loop has to live through it
-        "cuda": Form(
-            workload="grader.workloads.gpt",
+        "cuda": gpt.on_gpu(
             options={"layers": 6, "width": 256, "heads": 4, "length": 128, "batch_size": 8, "lr": 1e-4},
-            data="text",
             gpu_memory=4e9,
             minimum_gain=1.0,
             block_s=0.5,
             parity=Parity(steps=24, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.03),
         ),
-        "cpu": Form(
-            workload="grader.workloads.gpt",
+        "cpu": gpt.on_cpu(
             options={"layers": 3, "width": 64, "heads": 4, "length": 64, "batch_size": 8, "lr": 1e-3},
-            data="text",
             minimum_gain=1.0,
             block_s=0.5,
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
-            threads=1,
             exact_memory=True,
         ),
     },

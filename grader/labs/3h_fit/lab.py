@@ -1,10 +1,9 @@
-from grader.labs.lab import Budget, Form, Lab, Parity, Throughput, TraceCheck
+from grader.labs import gpt
+from grader.labs.lab import Budget, Lab, Parity, Throughput, TraceCheck
 
-GPU = Form(
-    workload="grader.workloads.gpt",
+GPU = gpt.on_gpu(
     # the learning rate is as low as 3a's, and for the same reason
     options={"layers": 12, "width": 768, "heads": 12, "length": 1024, "batch_size": 10, "lr": 3e-5},
-    data="text",
     gpu_memory=7.5e9,
     minimum_gain=4.0,
     noise=0.01,
@@ -31,14 +30,11 @@ LAB = Lab(
     close=("compute-bound",),
     forms={
         "cuda": GPU,
-        "cpu": Form(
-            workload="grader.workloads.gpt",
+        "cpu": gpt.on_cpu(
             options={"layers": 4, "width": 32, "heads": 4, "length": 256, "batch_size": 14, "lr": 1e-3},
-            data="text",
             minimum_gain=2.0,
             block_s=0.8,
             parity=Parity(steps=6, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
-            threads=1,
             budget=70_000_000,
         ),
     },

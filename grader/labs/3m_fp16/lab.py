@@ -1,11 +1,10 @@
-from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
+from grader.labs import gpt
+from grader.labs.lab import Lab, Parity, Throughput, TraceCheck
 
 # With 50,304 classes and 8,192 tokens the gradient of a logit begins at 1 / (50304 x 8192) = 2.4e-9; the smallest
 # number of fp16 is 6e-8. Without a scale nearly all of them are 0.
-GPU = Form(
-    workload="grader.workloads.gpt",
+GPU = gpt.on_gpu(
     options={"layers": 6, "width": 768, "heads": 12, "length": 1024, "batch_size": 8, "lr": 1e-4, "vocabulary": 50304},
-    data="text",
     gpu_memory=21.5e9,
     minimum_gain=2.0,
     noise=0.003,
@@ -37,16 +36,13 @@ LAB = Lab(
     forms={
         "cuda": GPU,
         # a CPU multiplies fp16 more slowly than fp32: only the training is compared
-        "cpu": Form(
-            workload="grader.workloads.gpt",
+        "cpu": gpt.on_cpu(
             options={"layers": 1, "width": 64, "heads": 4, "length": 64, "batch_size": 4, "lr": 1e-3},
-            data="text",
             minimum_gain=None,
             noise=0.02,
             # the update's cosine: honest forms, bf16 among them, 0.9999 (23 grades, torch 2.14); who does not clip 0.9957 to
             # 0.9988 (14), and its norm came to 0.5% of the starter's
             parity=Parity(steps=32, loss=0.003, norm=0.005, cosine=0.9995, drift=0.01, held_out=0.1),
-            threads=1,
         ),
     },
     smaller=SMALLER,
@@ -56,11 +52,10 @@ LAB = Lab(
             "The GPU is busy all the time, on its CUDA cores. How could it use the tensor cores?",
             "autocast takes the type as an argument. Run it with fp16, as somebody did before. Look at the losses that `lab.run()` prints, and "
             "count the values of `parameter.grad` that are exactly 0.",
-            "Put autocast to fp16 around forward and loss, and a `torch.amp.GradScaler` around the backward pass. It multiplies the loss, and "
-            "divides the gradients again before the optimizer's step. Code that reads gradients in between must call "
-            "`scaler.unscale_(optimizer)` first. A scale "
-            "that is too high at first makes gradients infinite. The scaler then skips that step, which the starter took. Print "
-            "`scaler.get_scale()` after the first steps and begin there with `init_scale`.",
+            "Put autocast to fp16 around forward and loss, and a `torch.amp.GradScaler` around the backward pass. It multiplies the loss, "
+            "and divides the gradients again before the optimizer's step. Code that reads gradients in between must call "
+            "`scaler.unscale_(optimizer)` first. A scale that is too high at first makes gradients infinite. The scaler then skips that "
+            "step, which the starter took. Print `scaler.get_scale()` after the first steps and begin there with `init_scale`.",
         ),
     ),
     trace=(

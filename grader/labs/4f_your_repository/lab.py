@@ -1,4 +1,5 @@
-from grader.labs.lab import Form, Lab, Lever, Order, Parity, Throughput, TraceCheck
+from grader.labs import gpt
+from grader.labs.lab import Lab, Lever, Order, Parity, Throughput, TraceCheck
 
 LAYERS, WIDTH, LENGTH, BATCH = 1, 2048, 1024, 4
 # 2 operations forward and 4 backward for each weight of a matrix product and each token, and for each of the two products of an
@@ -47,8 +48,7 @@ LAB = Lab(
     # tests, and `grader run` says so (torch 2.11)
     close=("host-bound", "sync-bound"),
     forms={
-        "cuda": Form(
-            workload="grader.workloads.gpt",
+        "cuda": gpt.on_gpu(
             options={
                 "layers": LAYERS,
                 "width": WIDTH,
@@ -58,7 +58,6 @@ LAB = Lab(
                 "lr": 3e-5,  # as low as 3a's, and for the same reason
                 "bare": True,
             },
-            data="text",
             gpu_memory=7.2e9,
             minimum_gain=3.5,
             noise=0.01,
@@ -68,14 +67,11 @@ LAB = Lab(
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.9985, drift=0.01, held_out=0.03),
         ),
         # one thread, fp32
-        "cpu": Form(
-            workload="grader.workloads.gpt",
+        "cpu": gpt.on_cpu(
             options={"layers": 8, "width": 32, "heads": 2, "length": 256, "batch_size": 1, "lr": 1e-3, "bare": True},
-            data="text",
             minimum_gain=2.6,
             block_s=1.0,
             parity=Parity(steps=12, loss=0.003, norm=0.005, cosine=0.998, drift=0.01, held_out=0.1),
-            threads=1,
         ),
     },
     throughput=Throughput(
