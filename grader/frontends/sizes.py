@@ -145,7 +145,7 @@ def _lengths(options: Options, data: str) -> Rows:
         "half of the documents": f"are shorter than {lengths[len(lengths) // 2 - 1]:,} tokens",
         # as for `_gpt`
         "arithmetic per token": _arithmetic(6 * (weights + 256 * width)),
-        "attention's scores": f"{_arithmetic(12 * layers * width)} more per token, times the tokens that it looks at",
+        "attention's scores per token": f"{_arithmetic(12 * layers * width)} more for each token that it looks at",
     }
 
 
