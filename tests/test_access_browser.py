@@ -134,7 +134,7 @@ def test_the_map_fits_and_each_button_has_its_own_name(this_checkout, jupyter, b
         browser.execute_script("document.querySelector('.jp-CodeCell .cm-content').focus()")
         ActionChains(browser).key_down(Keys.CONTROL).send_keys(Keys.ENTER).key_up(Keys.CONTROL).perform()
         with contextlib.suppress(TimeoutException):
-            return WebDriverWait(browser, 600).until(lambda _: browser.execute_script(rows))
+            return WebDriverWait(browser, 20).until(lambda _: browser.execute_script(rows))
 
     wait.until(run)
     hidden = """const right = document.querySelector(".jp-OutputArea-output").getBoundingClientRect().right + 1;
