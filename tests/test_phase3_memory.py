@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import variants
-from helpers import GPT, IS_ROOT, LAB, MARKER, first, loop, running, said, untimed
+from helpers import GPT, IS_ROOT, LAB, MARKER, first, loop, running, said
 
 from grader import labs, machine
 from grader.checks.memory import OUTLASTED, as_far_as, judge_budget, judge_growth, steps_to_tell
@@ -864,8 +864,7 @@ def test_a_leak_that_is_ended():
 def test_faults_are_rejected(name):
     """That honest forms are not takes minutes: see tests/benchmarks/honest.py."""
     for what, source in variants.faults(name).items():
-        result = grade(Submission(source), untimed(labs.get(name)), device="cpu", plan=SHORT)
-        assert result.check("parity").status == FAIL, what
+        assert graded(name, source).check("parity").status == FAIL, what
 
 
 @pytest.mark.slow
