@@ -104,7 +104,7 @@ WRONGS = {
             ('        state[f"exp_avg.{name}"] = optimizer.state[weight]["exp_avg"]\n', ""),
             ('        state[f"exp_avg_sq.{name}"] = optimizer.state[weight]["exp_avg_sq"]\n', ""),
         ],
-        "has no exp_avg",
+        "bytes, and each of the untouched loop's has",
     ),
 }
 
