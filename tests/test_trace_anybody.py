@@ -424,6 +424,15 @@ def test_ascend():
     assert any("matched by the id" in note for note in a.metrics.notes)
 
 
+def test_tasks_of_ascend_that_no_call_launched():
+    events = json.loads(ascend())
+    for event in [e for e in events if e["name"] == "MatMul"][::10]:
+        args = event["args"] | {"connection_id": 4294967295, "Task Type": "AI_CPU"}
+        events.append(event | {"name": "TopK", "ts": f"{int(event['ts'][:-4]) + 980}.125", "dur": 5, "args": args})
+    a = seen(json.dumps(events))
+    assert a.metrics.complete and a.metrics.kernels == 11 and a.metrics.launches == 10
+
+
 @pytest.mark.parametrize(
     ("operation", "kind", "part"),
     [

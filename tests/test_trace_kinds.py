@@ -516,7 +516,7 @@ def copied(job, call, kind, size, length, op):
     job.now = job.gpu + 10
 
 
-@pytest.mark.parametrize(
+TO_DEVICE = pytest.mark.parametrize(
     ("calls", "call", "kind"),
     [
         (CUDA, "cudaMemcpyAsync", "Memcpy HtoD (Pageable -> Device)"),
@@ -527,6 +527,18 @@ def copied(job, call, kind, size, length, op):
         (XPU, "urEnqueueUSMMemcpy", "Memcpy M2D (Memory -> Device)"),
     ],
 )
+
+
+@TO_DEVICE
+def test_a_batch_that_is_made_before_it_is_copied(calls, call, kind):
+    def body(job):
+        job.now += 20_000
+        copied(job, call, kind, 1 << 20, 100, "aten::to")
+
+    assert seen(steps(body, calls)).diagnosis.cause == "input-bound"
+
+
+@TO_DEVICE
 def test_a_batch_that_is_copied_while_the_host_waits(calls, call, kind):
     a = seen(steps(lambda job: copied(job, call, kind, 300 << 20, 30_000, "aten::to"), calls))
     assert a.diagnosis.cause == "transfer-bound" and a.breakdown["copies"] == pytest.approx(30e6, rel=0.02)

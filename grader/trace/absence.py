@@ -17,6 +17,7 @@ from grader.trace.host import DATA_WAIT, data_waits
 from grader.trace.lines import own_line
 from grader.trace.steps import Steps
 from grader.trace.words import plain
+from grader.trace.work import by_name, copy_kind
 
 # A pause between two operators is no longer the cost of Python when it is so many times the median one, which is 3 to 15 us.
 MANY_GAPS, LEAST_NS, MOST_NS = 20, 100_000, 250_000
@@ -170,7 +171,7 @@ def _before_first_copy(trace: Trace, steps: Steps, spans: intervals.Intervals) -
         return intervals.EMPTY
     step, first = np.unique(steps.step[order], return_index=True)
     gpu = steps.gpu[order[first]]
-    copies = trace.named(r"Memcpy HtoD|CopyHostToDevice|.*HtoD", gpu)
+    copies = by_name(lambda name: copy_kind(name).startswith("HtoD"), trace, gpu) == 1
     begin, until = steps.starts[step[copies]], trace.start[steps.launch[order[first[copies]]]]
     return intervals.intersection(spans, intervals.union(begin, until))
 

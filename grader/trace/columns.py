@@ -195,6 +195,8 @@ class Trace:
             later, later_alone = ((events >= began).sum() for events in (mine, alone))
             if later_alone > max(MOST_ALONE * later, FEW_ALONE * len(self.gpu)):
                 timed[alone] = True
+        if self.by_operator:  # what has no id was launched by no call
+            timed[self.gpu[self.correlation[self.gpu] < 0]] = True
         return timed
 
     @cached_property

@@ -30,6 +30,7 @@ Phase = Literal[
 # Microseconds from which a float no longer holds every nanosecond: half its spacing reaches 0.0005.
 INEXACT_US = 2.0**43
 LARGEST = 2**63 - 1
+UNCONNECTED = 2**32 - 1  # Ascend's connection of a task that no call launched
 FREQUENT = frozenset("Xsft")  # complete events, and the arrows between them
 HALVES, EVENTS = (
     frozenset("BE"),
@@ -254,7 +255,7 @@ class Columns:
         for i, (found, m) in enumerate(zip(correlation, more, strict=True)):
             other = m.external if m.connection is None else m.connection
             other = int(other) if isinstance(other, str) and other.isdecimal() and len(other) < 19 else other
-            if found == -1 and isinstance(other, int) and 0 < other < LARGEST - 2:
+            if found == -1 and isinstance(other, int) and 0 < other < LARGEST - 2 and other != UNCONNECTED:
                 correlation[i] = -2 - other
             if stream[i] == -1:
                 stream[i] = m.stream if m.physical == -1 else m.physical
