@@ -455,6 +455,15 @@ def test_steps_made_in_a_turn_that_does_not_count_hide_nothing(handed, timed, ah
         assert overstated(submission, starter, by_gpu) >= claimed * (1 - 1e-6)
 
 
+def test_a_loop_of_unequal_steps_has_nothing_in_store():
+    """Turns that decided nothing were now slower, now faster; the slower ones were taken for time to work ahead (2i's half fix)."""
+    submission = Arm(None, step_s=0.01, ran_s=5.0, ran_steps=500)
+    for seconds in (1.3, 0.7, 1.2, 0.8):
+        submission.discount(Turn(seconds, 100, seconds / 2), 0.01, 0.005)
+    assert (submission.ran_s, submission.untimed_s) == pytest.approx((5.0, 0.0))
+    assert submission.untimed_busy_s == pytest.approx(0.0)
+
+
 def test_burn_until_the_rate_is_steady():
     """A loop whose first steps come from a full queue: 1 ms each, later ones 10 ms."""
     source = loop(
@@ -476,7 +485,7 @@ def test_a_slow_turn_counts_at_the_pace_that_was_timed():
         with arm.timed():
             arm.step_s = arm.run(18)
         steps, untimed_s = arm.ran_steps, arm.untimed_s
-        arm.run_on()
+        arm.run_on(arm.step_s, 0.0)
     made = arm.ran_steps - steps
     assert arm.ran_s / arm.ran_steps == pytest.approx(arm.step_s, rel=1e-3)
     assert arm.untimed_s - untimed_s > made * arm.step_s  # three times as much, on an idle machine

@@ -199,7 +199,7 @@ def exhaust_stockpile(
     assert decided is not None
     if math.isnan(target):
         return known
-    _discount_left_out(known, turns, submission, policy)
+    pace = _discount_left_out(known, turns, submission, policy)
 
     def certain() -> float:
         return still_certain(decided.certain, overstated(submission, starter, policy.counts_gpu_work))
@@ -212,16 +212,20 @@ def exhaust_stockpile(
         raise Compiled(submission.compile_s)
     while lost() > UNCERTAIN_POINTS and submission.seconds < until:
         progress(0.7, "the loop runs on: steps made ahead must be used up")
-        submission.run_on()
+        submission.run_on(*pace)
     known = replace(known, overstated=overstated(submission, starter, policy.counts_gpu_work))
     if lost() <= UNCERTAIN_POINTS:
         return known
     return replace(known, worked_ahead=True, decided=replace(decided, certain=certain()))
 
 
-def _discount_left_out(known: Race, turns: Sequence[Sequence[Turn]], submission: Arm, policy: Policy) -> None:
+def _discount_left_out(
+    known: Race, turns: Sequence[Sequence[Turn]], submission: Arm, policy: Policy
+) -> tuple[float, float]:
     """A loop can be slow in a pair so that it does not count: it looks as if others had slowed it, or is busy on the GPU while
-    it should be frozen. Then steps that were made ahead there would be handed over in the pairs that do count."""
+    it should be frozen. Then steps that were made ahead there would be handed over in the pairs that do count.
+
+    Returns their pace, in seconds a step and of the GPU's work a step."""
     counts = {id(each) for each in known.counted}
     kept: list[Turn] = []
     left_out: list[Turn] = []
@@ -231,6 +235,7 @@ def _discount_left_out(known: Race, turns: Sequence[Sequence[Turn]], submission:
     busy_s = sum(each.busy_s for each in kept) / sum(each.steps for each in kept)
     for each in left_out:
         submission.discount(each, pace_s, busy_s)
+    return pace_s, busy_s
 
 
 def _keep_weights(known: Race, starter: Arm, submission: Arm, policy: Policy) -> Race:

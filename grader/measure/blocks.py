@@ -82,6 +82,10 @@ class Arm:
     ran_ready_s: float = 0.0  # with the time that this one waited for a processor,
     ran_all_s: float = 0.0  # that of all processes,
     ran_awake_s: float = 0.0  # and how long they were awake
+    slower_s: float = (
+        0.0  # by how much discounted turns took longer than they should, see `discount`; negative: less long
+    )
+    slower_busy_s: float = 0.0
     turns: list[Turn] = field(default_factory=list)  # the timed ones, one by one
     compiled: int = 0
     recompiled: bool = False  # torch.compile made a graph inside a timed block
@@ -223,19 +227,21 @@ class Arm:
         whole = (self.seconds - seconds) / (len(self.losses) - done)
         return whole if whole > MAX_SLOWER_BURN * self.step_s else self.step_s
 
-    def run_on(self) -> None:
-        """A turn of about a second in which steps that were made ahead are used up. It has to be as fast as the last block:
-        see `discount`."""
-        busy_a_step = self.ran_busy_s / self.ran_steps
+    def run_on(self, step_s: float, busy_a_step: float) -> None:
+        """A turn of about a second in which steps that were made ahead are used up; it has to keep this pace: see `discount`."""
         with self.timed():
             self.run(self._steps_of(1.0))
-        self.discount(self.turns[-1], self.step_s, busy_a_step)
+        self.discount(self.turns[-1], step_s, busy_a_step)
 
     def discount(self, turn: Turn, step_s: float, busy_a_step: float) -> None:
-        """What a timed turn took beyond this pace, in seconds a step and of the GPU's work a step, does not count as timed:
-        more steps can have been made in it than were handed over."""
-        slow_s = max(0.0, turn.seconds - turn.steps * step_s)
-        slow_busy_s = max(0.0, turn.busy_s - turn.steps * busy_a_step)
+        """What turns that were timed, but decide nothing, took beyond the pace of those that do, in seconds a step and of the GPU's work
+        a step, does not count as timed: more steps can have been made in them than were handed over. What was made in one of
+        them and handed over in another gained nothing, and a loop whose steps are unequal is now slower, now faster: they
+        count together."""
+        before = max(0.0, self.slower_s), max(0.0, self.slower_busy_s)
+        self.slower_s += turn.seconds - turn.steps * step_s
+        self.slower_busy_s += turn.busy_s - turn.steps * busy_a_step
+        slow_s, slow_busy_s = max(0.0, self.slower_s) - before[0], max(0.0, self.slower_busy_s) - before[1]
         self.ran_s, self.untimed_s = self.ran_s - slow_s, self.untimed_s + slow_s
         self.ran_busy_s, self.untimed_busy_s = self.ran_busy_s - slow_busy_s, self.untimed_busy_s + slow_busy_s
 
