@@ -336,6 +336,7 @@ def test_a_rank_that_trains_alone_earns_nothing(message, says):
     [
         ("looks_up_by_index", "a forward pass took 128 tokens at once"),
         ("trains_alone", "rank 0 did the matmuls of 256 tokens, and its share of the batch is 128"),
+        ("alone_until_profiled", "times as long as a timed one"),
     ],
 )
 def test_work_that_is_not_a_rank_s_own_earns_nothing(name, says):
@@ -363,6 +364,17 @@ def test_each_step_of_a_rank_is_its_share(per_step, status, says):
         metrics.per_step["product_flops"] = [share * form.flops for share in per_step]
     missing = missing_work(form, metrics)
     assert (missing is None) if status is None else (missing[0] == status and says in missing[1])
+
+
+@pytest.mark.parametrize(("longer", "same"), [(1.6, True), (20.0, False)])
+def test_the_steps_that_are_profiled_must_be_those_that_are_timed(longer, same):
+    """A rank that trained alone, and together with the other one only while it was profiled, had all points for its throughput."""
+    form = labs.get(NAME).forms["cpu"]
+    metrics = Metrics(exchanged=form.exchanged, largest_product=2 * form.max_tokens_per_forward * form.matrix)
+    metrics.per_step["product_flops"] = [form.flops]
+    metrics.step_ns, metrics.step_ns_traced = 1e7, longer * 1e7
+    missing = missing_work(form, metrics)
+    assert missing is None if same else missing[0] == INCONCLUSIVE and "20 times as long" in missing[1]
 
 
 # ms a step of starter and solution, and the share of them that other programs took: two NVIDIA H200, 2026-11-27

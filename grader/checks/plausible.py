@@ -18,6 +18,9 @@ LEAST_OF_SHARE, MOST_OF_SHARE = 0.9, 1.5
 LEAST_IN_MAIN, MOST_IN_MAIN = 0.08, 0.6
 # of a loop's work, in the thread that a trace shows (seen: 99 to 100%); of its time, asleep beside waits for data (seen: 7 to 9%)
 LEAST_SHOWN, MOST_ASLEEP = 0.8, 0.25
+# A profiled step's length, in timed ones, up to which both may be the same step. The profiler itself adds 30 to 60% where a loop is
+# all small operators (3j on a CPU); a loop that trained alone while nobody profiled it was 20 times as fast.
+SAME_STEP = 3.0
 OF_OPERATORS = ("cpu_ops", "score_matrices", "work")  # metrics that are made of a CPU's operators
 
 
@@ -41,6 +44,8 @@ def impossible(form: Form, form_name: str, pairs: Sequence[Pair]) -> str:
 
 def missing_work(form: Form, metrics: Metrics) -> tuple[str, str] | None:
     """Why it is not known, or not so, that a step did what it cannot do without, no more at once than it may: status, reason."""
+    if (form.exchanged or form.min_h2d_bytes or form.max_tokens_per_forward) and (other := _other_step(metrics)):
+        return INCONCLUSIVE, other
     given, copied = metrics.exchanged, metrics.h2d_bytes
     if form.exchanged is not None:
         if given is None:
@@ -67,6 +72,19 @@ def missing_work(form: Form, metrics: Metrics) -> tuple[str, str] | None:
                 "Don't keep the data set on the GPU. It stands for one that doesn't fit there."
             )
     return _not_its_share(form, metrics) if form.max_tokens_per_forward is not None else None
+
+
+def _other_step(metrics: Metrics) -> str:
+    """Why the profiled steps may not be those that were timed, or ''."""
+    if not metrics.step_ns or not metrics.step_ns_traced:
+        return ""
+    longer = metrics.step_ns_traced / metrics.step_ns
+    if longer <= SAME_STEP:
+        return ""
+    return (
+        f"Not counted: a profiled step takes {longer:.2g} times as long as a timed one. So the trace doesn't tell what the timed steps "
+        "did. A loop must do the same whether or not it is profiled. If it does, something else slowed it meanwhile. Check again."
+    )
 
 
 def _not_its_share(form: Form, metrics: Metrics) -> tuple[str, str] | None:
