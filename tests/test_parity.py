@@ -183,6 +183,29 @@ def test_weight_decay_is_what_all_tensors_agree_about(shrunk, certain):
     assert weights.Decay(rate=0.0).certain() == 0.0
 
 
+FIRST = {"matrix": torch.ones(64, 64), "bias": torch.zeros(64)}
+MOVED = {name: tensor + torch.linspace(0.01, 0.02, tensor.numel()).view_as(tensor) for name, tensor in FIRST.items()}
+
+
+def compared(given: dict[str, torch.Tensor], *others: dict[str, torch.Tensor]):
+    return weights.Comparison((), FIRST, FIRST, set(FIRST)).compare(MOVED, given, True, 0.01, others)
+
+
+def test_few_weights_are_looked_at_beside_the_many():
+    """A bias that has stayed, or got noise, is the sixtieth part of all weights."""
+    noise = 0.02 * torch.tensor([1.0, -1.0]).repeat(32)
+    update = compared({"matrix": MOVED["matrix"], "bias": noise})
+    assert update["cosine"] > 0.97 and abs(update["vectors_stretch"]) < 0.5 and abs(update["vectors_cosine"]) < 0.5
+    assert compared(MOVED)["vectors_stretch"] == pytest.approx(1)
+
+
+def test_ranks_must_hold_the_same_weights():
+    other = MOVED | {"bias": 1.3 * MOVED["bias"]}
+    assert compared(MOVED, other)["apart"] == ["bias"]
+    for same in (MOVED, {}, {"bias": MOVED["bias"] * (1 + 1e-6)}):  # some gather whole weights on the first rank alone
+        assert not compared(MOVED, same)["apart"]
+
+
 def test_losses_that_only_look_right():
     """Losses along the reference's curve, which anybody can foretell, with noise: the noise is not that of the batches."""
     draw = random.Random(1)
@@ -199,6 +222,7 @@ def test_losses_that_only_look_right():
         ({"norm_ratio": None, "cosine": None}, "have moved 0.000 times as far"),
         ({"stretch_cosine": 0.9}, "In the last part"),
         ({"stretch_cosine": None}, "In the last part"),
+        ({"vectors_stretch": 0.1}, "biases and norms have moved in a different direction"),
         ({"decay": -0.0095}, "a weight decay that is 0.009 less than the reference solution's"),
     ],
 )

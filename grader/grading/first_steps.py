@@ -11,6 +11,7 @@ from grader.measure.blocks import Arm
 from grader.measure.memory import Meter
 from grader.result import CheckResult, Progress
 from grader.sandbox.parent import turn
+from grader.sandbox.setting import of_rank
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,10 @@ def first_steps(starter: Arm, submission: Arm, setup: Setup, progress: Progress)
     if form.serves:
         return answers_check.judge(form.parity, starter.losses, submission.losses), 0
     limit = max_weights_bytes(starter.child, FIRST_WEIGHTS)
-    starter.child.give(FIRST_WEIGHTS, submission.child.fetch(FIRST_WEIGHTS, limit, TOO_LARGE, take=True))
+    for file in (of_rank(FIRST_WEIGHTS, rank) for rank in range(form.ranks)):
+        starter.child.give(file, submission.child.fetch(file, limit, TOO_LARGE, take=True))
     with turn(starter.child):
-        update = starter.child.ask("compare", file=FIRST_WEIGHTS)
+        update = starter.child.ask("compare", file=FIRST_WEIGHTS, ranks=form.ranks)
     return parity_check.early(form.parity, starter.losses, submission.losses, update), limit
 
 
@@ -78,4 +80,4 @@ def warm_up(arm: Arm, setup: Setup) -> None:
         with arm.metered():
             arm.warm_up(setup.form.parity.steps)
         if not setup.form.serves:
-            arm.child.weights(FIRST_WEIGHTS)
+            arm.child.weights(FIRST_WEIGHTS, each=True)

@@ -41,6 +41,7 @@ from grader.sandbox.contract import (
 from grader.sandbox.functions import Functions
 from grader.sandbox.pretended import pretend, total_memory
 from grader.sandbox.reading import Compilations, Recorder, compiled_graphs, finite, in_clean_thread, read, read_logs
+from grader.sandbox.setting import of_rank
 from grader.sandbox.weights import Comparison, add_round_off, copies, received, received_for, trained_tensors
 from grader.workloads.job import Job
 
@@ -246,15 +247,15 @@ class Harness:
             )
         return checked_loss(loss, self.steps, self.device, line)
 
-    def weights(self, file: str) -> None:
-        """Write the trained weights, tied tensors once, to `file` in the exchange folder."""
+    def weights(self, file: str, each: bool = False) -> None:
+        """Write the trained weights, tied tensors once, to `file` in the exchange folder. each: the other ranks write theirs, too."""
 
         def save() -> None:
             trained = trained_tensors(self.job, self.model)  # by all ranks, where they must be gathered
-            if self.rank:
+            if self.rank and not each:
                 return
             tensors = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in trained.items()}
-            safetensors.torch.save_file(tensors, self.home / "exchange" / file)
+            safetensors.torch.save_file(tensors, self.home / "exchange" / of_rank(file, self.rank))
 
         in_clean_thread(save)
 
@@ -296,14 +297,15 @@ class Harness:
 
     # ---- asked of the trusted arm only
 
-    def compare(self, file: str, stretch: bool = False) -> dict[str, Any]:
-        """Compare the weights in `file` in the exchange folder with this process's own. Needs `start(keep_initial=True)`."""
+    def compare(self, file: str, stretch: bool = False, ranks: int = 1) -> dict[str, Any]:
+        """Compare the weights in `file` in the exchange folder with this process's own, and with those of so many ranks. Needs
+        `start(keep_initial=True)`."""
 
         def compare() -> dict[str, Any]:
             assert self.comparison is not None
-            given = received(self.home / "exchange" / file)
+            given, *others = (received(self.home / "exchange" / of_rank(file, rank)) for rank in range(ranks))
             rate = self.job.lr * self.steps
-            return self.comparison.compare(trained_tensors(self.job, self.model), given, stretch, rate)
+            return self.comparison.compare(trained_tensors(self.job, self.model), given, stretch, rate, others)
 
         return in_clean_thread(compare)
 

@@ -184,8 +184,8 @@ class Child:
         self.steps += steps
         return seconds, losses_in(reply, steps), int(reply.get("compiled", 0))
 
-    def weights(self, file: str) -> None:
-        self._ask(self.setting.limits.load, "weights", file=file)
+    def weights(self, file: str, each: bool = False) -> None:
+        self._ask(self.setting.limits.load, "weights", file=file, each=each)
 
     def start_profiler(self, with_stack: bool = False) -> None:
         """Start the profiler, which records nothing yet: see `Arm.profile`."""

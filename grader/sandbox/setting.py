@@ -45,3 +45,8 @@ class Setting:
     exact_memory: bool = False
     serves: bool = False
     counted: bool = False  # its memory will be asked for, so there is nowhere to put bytes that are not seen
+
+
+def of_rank(file: str, rank: int) -> str:
+    """The name under which a rank writes what the first one writes to `file`."""
+    return f"{rank}-{file}" if rank else file

@@ -15,6 +15,8 @@ from grader.sandbox.contract import ContractError, some, type_in_words
 from grader.sandbox.reading import finite
 from grader.workloads.job import Job
 
+SAME_WEIGHT = 0.05  # of an update
+
 
 def named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Parameters and floating-point buffers by name, tied ones once."""
@@ -77,10 +79,15 @@ class Comparison:
     before: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]] | None = None
 
     def compare(
-        self, trained: dict[str, torch.Tensor], given: dict[str, torch.Tensor], stretch: bool, rate: float
+        self,
+        trained: dict[str, torch.Tensor],
+        given: dict[str, torch.Tensor],
+        stretch: bool,
+        rate: float,
+        others: Sequence[dict[str, torch.Tensor]] = (),
     ) -> dict[str, Any]:
         """The total updates, that in `given` from the job's weights; stretch: likewise those since this was asked before.
-        rate: the sum of the learning rates of all steps."""
+        rate: the sum of the learning rates of all steps. others: the weights that the submission's other ranks gave, as far as they did."""
         own = {name: trained[name].detach() for name in self.initial}
         answer: dict[str, Any] = {
             "missing": some(sorted(own.keys() - given.keys())),
@@ -91,14 +98,17 @@ class Comparison:
             return answer
         # onto the device, where all that follows is fast; as copies, for the file is written over
         given = {name: given[name].to(tensor.device, copy=True) for name, tensor in own.items()}
-        updates, decay = Updates(self.groups), Decay(rate)
-        still = []
+        updates, vectors, decay = Updates(self.groups), Updates(()), Decay(rate)
+        still, apart = [], []
         for name, tensor in own.items():
             own_start, initial = (first[name].to(tensor.device) for first in (self.own_start, self.initial))
             a, b = updates.add(name, tensor - own_start, given[name] - initial)
-            # not on a GPU: how far honest forms are off is not measured there, and at its rates (1e-5) fp32 rounds such a decay
-            if name in self.trained and tensor.device.type == "cpu":
+            if tensor.dim() < 2:
+                vectors.add(name, a, b)
+            if name in self.trained:
                 decay.add(own_start + tensor, b - a)
+            if any(_differ(other.get(name), given[name], b) for other in others):
+                apart.append(name)
             if a.any() and not b.any():
                 still.append(name)
             elif b.any() and tensor.numel() >= 64:  # fp32 weights that moved to a shorter type's grid were kept in it
@@ -106,21 +116,31 @@ class Comparison:
                     if torch.equal(given[name].to(short).float(), given[name]):
                         answer["types"].append(f"{name}: values of {short} in float32")
         answer["norm_ratio"], answer["cosine"] = updates.norm_ratio(), updates.cosine()
-        answer["decay"] = decay.certain()
-        answer["still"], answer["types"] = some(still), some(answer["types"])
+        answer["vectors_cosine"], answer["decay"] = vectors.known_cosine(), decay.certain()
+        answer["still"], answer["types"], answer["apart"] = some(still), some(answer["types"]), some(apart)
         if stretch:
-            answer["stretch_cosine"] = self._stretch(own, given)
+            answer |= self._stretch(own, given)
         return finite(answer)
 
-    def _stretch(self, own: dict[str, torch.Tensor], given: dict[str, torch.Tensor]) -> float:
-        """The cosine of both updates since the last call, from the initial weights at first."""
+    def _stretch(self, own: dict[str, torch.Tensor], given: dict[str, torch.Tensor]) -> dict[str, float | None]:
+        """Cosines of both updates since the last call, from the initial weights at first: of all weights, and of vectors."""
         own_before, given_before = self.before or (self.own_start, self.initial)
-        updates = Updates(self.groups)
+        updates, vectors = Updates(self.groups), Updates(())
         for name, tensor in own.items():
             at = tensor.device
-            updates.add(name, tensor - own_before[name].to(at), given[name] - given_before[name].to(at))
+            a, b = updates.add(name, tensor - own_before[name].to(at), given[name] - given_before[name].to(at))
+            if tensor.dim() < 2:
+                vectors.add(name, a, b)
         self.before = {name: tensor.clone() for name, tensor in own.items()}, given  # its own go on training
-        return updates.cosine()
+        return {"stretch_cosine": updates.cosine(), "vectors_stretch": vectors.known_cosine()}
+
+
+def _differ(other: torch.Tensor | None, given: torch.Tensor, update: torch.Tensor) -> bool:
+    """Whether what two ranks gave for a weight differs by more than SAME_WEIGHT of the update. Ranks that make the same steps differ
+    by nothing. One that gives none has no say: `get_model_state_dict` gathers whole weights on the first rank alone."""
+    if other is None or other.shape != given.shape:
+        return False
+    return bool((other.to(given.device) - given).double().norm() > SAME_WEIGHT * update.norm())
 
 
 class Updates:
@@ -143,6 +163,10 @@ class Updates:
     def cosine(self) -> float:
         cosines = [dot / math.sqrt(a * b) if a and b else 0.0 for dot, a, b in self.sums.values() if a or b]
         return min(cosines, key=lambda cosine: cosine if cosine == cosine else -math.inf, default=0.0)
+
+    def known_cosine(self) -> float | None:
+        """None where the one update is nothing, for then it has no direction."""
+        return self.cosine() if any(one for _, one, _ in self.sums.values()) else None
 
 
 class Decay:

@@ -67,6 +67,11 @@ WRONGS = {
         ],
         "not the same training",
     ),
+    "biases and norms are not averaged": (
+        "starter",
+        [("in model.parameters():", "in [each for each in model.parameters() if each.dim() > 1]:")],
+        "ranks hold different weights",
+    ),
     "not all gradients are averaged": (
         "starter",
         [("in model.parameters():", "in model.blocks[-1].parameters():")],
