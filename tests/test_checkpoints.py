@@ -205,6 +205,8 @@ def test_what_is_saved_twice_is_found_long_after_the_first_ones(judged):
     kept[80]["b"] = kept[72]["b"]
     result = judged(kept, steps=88, saved=steps)
     assert result.status == FAIL and "step-80 has the b of step-72" in result.reason
+    kept[80]["b"] = kept[72]["b"] + np.float32([[0, 0], [0, 1]])  # marked as new, and no copy of anything
+    assert "step-80 has the b of step-72" in judged(kept, steps=88, saved=steps).reason
 
 
 @pytest.mark.parametrize("made", [(8,), ()])
