@@ -35,9 +35,8 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     add_class(sub, None)
     again = "grade again. WHAT is STUDENT/LAB, a STUDENT or a LAB"
     sub.add_argument("--again", action="append", default=[], metavar="WHAT", help=again)
-    sub.add_argument(
-        "--quick", action="store_true", help="take fewer and shorter measurements. The results are marked as quick"
-    )
+    words = "take fewer and shorter measurements. The results are marked as quick"
+    sub.add_argument("--quick", action="store_true", help=words)
     sub.add_argument("--limit", type=float, metavar="S", help="seconds after which a grade has failed (default: 900)")
     add_unconfined(sub)
     add_pool(sub)

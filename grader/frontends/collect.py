@@ -46,9 +46,8 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.epilog = (
         "Exit status: 0 if everything was taken. 1 if something was not, which the output names. 2 for unusable input."
     )
-    sub.add_argument(
-        "archives", type=Path, nargs="+", metavar="ZIP", help=("a ZIP as you downloaded it, or a folder with several")
-    )
+    words = "a ZIP as you downloaded it, or a folder with several"
+    sub.add_argument("archives", type=Path, nargs="+", metavar="ZIP", help=words)
     words = "folder for the submissions (default: submitted)"
     sub.add_argument("--to", type=Path, default=Path("submitted"), metavar="SUBMITTED", help=words)
     sub.add_argument("--lab", type=labs.full, default="", help="take only this lab's notebooks")

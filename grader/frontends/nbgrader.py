@@ -416,11 +416,8 @@ class MeasuredGrade(NbGraderPreprocessor):
         """No points, of as many as everybody else can have here."""
         form = self._store().usual_form(lab.name) or ("cpu" if self.only_measured else choose_form(lab, self.device))
         date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-        checks = []
-        for check in lab.checks:
-            measured = lab.measures(check, form)
-            said = (FAIL, "Not graded: see above.") if measured else (NOT_MEASURED, needs_gpu(lab))
-            checks.append(unscored(check, *said))
+        not_graded, not_here = (FAIL, "Not graded: see above."), (NOT_MEASURED, needs_gpu(lab))
+        checks = [unscored(c, *(not_graded if lab.measures(c, form) else not_here)) for c in lab.checks]
         return Result(lab.name, lab.title, form, checks, {}, {}, fatal=why, quick=self.quick, date=date)
 
     def _tell(self, result: Result, student: str) -> None:

@@ -41,13 +41,11 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--night", metavar="NAME", help=name)
     which = "only these labs (default: all). Lessons stay, unless --kinds leaves them out"
     sub.add_argument("--labs", default="", metavar="NAME,...", help=which)
-    sub.add_argument(
-        "--lessons", default="", metavar="NAME,...", help="only these lessons, such as 2_data or 2_data/3_overlap"
-    )
+    words = "only these lessons, such as 2_data or 2_data/3_overlap"
+    sub.add_argument("--lessons", default="", metavar="NAME,...", help=words)
     sub.add_argument("--kinds", default=KINDS, metavar="KIND,...", help=f"only these kinds of parts (default: {KINDS})")
-    sub.add_argument(
-        "--adversaries", default="1/1", metavar="I/N", help="grade only the I-th of N shares of the adversaries"
-    )
+    words = "grade only the I-th of N shares of the adversaries"
+    sub.add_argument("--adversaries", default="1/1", metavar="I/N", help=words)
     sub.add_argument("--shard", default="1/1", metavar="I/N", help="make only the I-th of N shares of the parts")
     now = "for now, make only parts of these kinds, labs or lessons of the night"
     sub.add_argument("--now", default="", metavar="KIND,LAB,...", help=now)

@@ -37,9 +37,8 @@ def add_size(parser: argparse.ArgumentParser) -> None:
 def add_cores(
     parser: argparse.ArgumentParser, more: str = " (default: the GPU's share of them, or all without a GPU)"
 ) -> None:
-    parser.add_argument(
-        "--cores", metavar="N", help=f"how many of this machine's cores, such as 8, or which, such as 0-3,8{more}"
-    )
+    words = f"how many of this machine's cores, such as 8, or which, such as 0-3,8{more}"
+    parser.add_argument("--cores", metavar="N", help=words)
 
 
 def add_unconfined(parser: argparse.ArgumentParser) -> None:

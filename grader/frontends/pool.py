@@ -26,9 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sub = parts.add_parser("keys", help="make a pool's certificates, and one for each user")
     sub.set_defaults(run=make_keys)
     sub.add_argument("folder", type=Path, metavar="DIR")
-    sub.add_argument(
-        "--user", action="append", default=[], metavar="NAME", help="a user of the pool. You can give it several times"
-    )
+    words = "a user of the pool. You can give it several times"
+    sub.add_argument("--user", action="append", default=[], metavar="NAME", help=words)
     sub.add_argument("--users", type=argparse.FileType(), metavar="FILE", help="a file with one name per line")
     sub = parts.add_parser("start", help="start scheduler, workers and the front door for submissions")
     sub.set_defaults(run=start)
@@ -37,12 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         place = f"127.0.0.1:{port}"
         sub.add_argument(name, default=place, metavar="HOST:PORT", help=f"address for {whose} (default: {place})")
     sub.add_argument("--join", metavar="ADDRESS", help="start only workers, for a pool that runs at tls://HOST:PORT")
-    sub.add_argument(
-        "--at-once", type=int, default=2, metavar="N", help="most grades of one user at the same time (default: 2)"
-    )
-    sub.add_argument(
-        "--an-hour", type=int, default=20, metavar="N", help="most grades of one user per hour (default: 20)"
-    )
+    words = "most grades of one user at the same time (default: 2)"
+    sub.add_argument("--at-once", type=int, default=2, metavar="N", help=words)
+    words = "most grades of one user per hour (default: 20)"
+    sub.add_argument("--an-hour", type=int, default=20, metavar="N", help=words)
     add_devices(sub)
 
 

@@ -47,17 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the command's own, or 3 if --against finds it slower."
     )
     add_command(parser, "look")
-    parser.add_argument(
-        "--out", metavar="FOLDER", help="folder for trace, report and run.json (default: grader-run, grader-run-2, ...)"
-    )
+    words = "folder for trace, report and run.json (default: grader-run, grader-run-2, ...)"
+    parser.add_argument("--out", metavar="FOLDER", help=words)
     parser.add_argument("--stop", action="store_true", help="end the job after the look")
-    parser.add_argument(
-        "--after", metavar="10m", type=duration, default=0.0, help="don't look sooner than after 90s, 10m or 1h"
-    )
+    words = "don't look sooner than after 90s, 10m or 1h"
+    parser.add_argument("--after", metavar="10m", type=duration, default=0.0, help=words)
     parser.add_argument("--every", metavar="30m", type=duration, default=0.0, help="look again every 30m, for example")
-    parser.add_argument(
-        "--stacks", action="store_true", help="also record source lines, which slows the recorded steps"
-    )
+    words = "also record source lines, which slows the recorded steps"
+    parser.add_argument("--stacks", action="store_true", help=words)
     earlier = "run.json of an earlier run of the same job. Several of them make the answer surer"
     parser.add_argument("--against", metavar="FILE", action="append", default=[], help=earlier)
 

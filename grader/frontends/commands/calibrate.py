@@ -22,9 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_lab(parser, default="all that this machine can grade")
     words = "measure with the cores that a worker of `grader class` has here. Several workers share the machine's cores"
     add("--for-class", action="store_true", help=words)
-    add(
-        "--workers", type=int, default=1, metavar="N", help="how many workers --for-class has without GPUs (default: 1)"
-    )
+    words = "how many workers --for-class has without GPUs (default: 1)"
+    add("--workers", type=int, default=1, metavar="N", help=words)
     words = "for maintainers: measure how far honest forms end from each other, and store it in the lab"
     add("--spread", action="store_true", help=words)
     words = "for maintainers: make long runs of so many steps, which show where the training leads, and store them in the lab. A stopped run continues"

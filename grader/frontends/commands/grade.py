@@ -48,9 +48,8 @@ def add_grade(parser: argparse.ArgumentParser) -> None:
 
 def add_demo(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=run_demo)
-    parser.add_argument(
-        "--out", type=Path, default=Path("reports"), help="folder for the HTML reports (default: reports)"
-    )
+    words = "folder for the HTML reports (default: reports)"
+    parser.add_argument("--out", type=Path, default=Path("reports"), help=words)
     add_device(parser)
 
 
