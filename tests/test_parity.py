@@ -199,6 +199,15 @@ def test_few_weights_are_looked_at_beside_the_many():
     assert compared(MOVED)["vectors_stretch"] == pytest.approx(1)
 
 
+def test_biases_that_stay_are_found_where_honest_runs_part_far():
+    """2a on a CPU: so much is allowed there that biases and norms which were frozen after the first steps passed."""
+    wide, still = Spread(((STEPS, NEAR._replace(stretch=0.02)),)), SAME | {"vectors_stretch": 0.0}
+    result = parity.late(
+        TOLERANCES, REFERENCE[:60], REFERENCE, wide, parity.Replay(REFERENCE, {STEPS: still}, 1.0, 1.0)
+    )
+    assert result.status == FAIL and "biases and norms" in result.reason and not parity.rounding_may_explain(result)
+
+
 def test_ranks_must_hold_the_same_weights():
     other = MOVED | {"bias": 1.3 * MOVED["bias"]}
     assert compared(MOVED, other)["apart"] == ["bias"]
