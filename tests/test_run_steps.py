@@ -158,7 +158,7 @@ def test_steps_without_an_optimizer_are_found(tmp_path):
     }
     found = watched_all(tmp_path, bodies, MODEL.replace("optimizer = ", "optimizer = None  # "))
     assert {name: (each["steps"], each["by"]) for name, each in found.items()} == {
-        name: (41, name.partition(" ")[0]) for name in bodies
+        name: (70, name.partition(" ")[0]) for name in bodies
     }
 
 

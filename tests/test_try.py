@@ -124,6 +124,51 @@ torch.optim.AdamW = lambda p, lr: new(p, lr, foreach=True)"""
     assert set(rung.why_not.split("; ")) == {"the script sets it itself", "AdamW has foreach=True already"}
 
 
+PLAIN_JOB = """
+    import torch
+    from torch import nn
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = torch.compile(nn.Linear(8, 1), backend="eager", fullgraph=True)
+    class Own(torch.optim.Optimizer):
+        def __init__(self): super().__init__(list(model.parameters()), {})
+        def step(self):
+            with torch.no_grad():
+                for p in self.param_groups[0]["params"]: p -= 0.01 * p.grad
+    optimizer = Own()
+    for _ in range(80):
+        loss = (model(torch.randn(4, 8)) - 1).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+NO_USE = {
+    "no_debugging": "none was switched on",
+    "loader": "no DataLoader was made",
+    "channels_last": "OptimizedModule has no Conv2d",
+    "attention": trying.NO_ATTENTION,
+    "fused": trying.NO_OPTION,
+    "foreach": trying.NO_OPTION,
+}
+
+
+def test_levers_that_have_nothing_to_do_are_known_from_the_job_as_it_is(tmp_path, job):
+    """They are asked in its first run, which changes nothing of it, and none of them costs a run."""
+    path = tmp_path / "plain.py"
+    path.write_text(textwrap.dedent(PLAIN_JOB))
+    plain, chosen, first = [sys.executable, str(path)], trying.levers(2), Rung(())
+    names = [each.name for each in chosen]
+    asked = trying._run(first, plain, LOOK, tmp_path, 600, names)
+    found = {each.name: trying._no_use(each, asked) for each in chosen}
+    assert {name: found[name] for name in NO_USE} == NO_USE
+    assert "is compiled already" in found["compile"]
+    only = [each for each in chosen if each.name in NO_USE]
+    tried = try_levers(plain, only, budget_s=600, options=LOOK, cwd=tmp_path)
+    assert tried.runs == 2 and tried.baseline.losses == first.losses
+    asked = trying._run(Rung(()), job(), LOOK, tmp_path, 600, names)
+    assert {each.name for each in chosen if trying._no_use(each, asked)} == {"no_debugging", "attention"}
+
+
 ATTENTION = """
     import math, os, sys
     import torch

@@ -169,15 +169,16 @@ class Looks:
             self._report(*kept[0])
         elif seen.processes:
             say(f"a step takes {_ms(mean_step_s(seen.processes[0]['looks'][number - 1]))}.")
+        if kept and not any(process["gpu"] for _, process, _ in kept):
+            say(ON_CPU)
         if (lost := seen.lost[number - 1]) > MUCH_LOST:
             say(
-                f"other programs had the processor in {lost:.0%} of the time of this measurement. Its steps may be so much too long."
+                f"other programs had the processor in {lost:.0%} of the time of this measurement. Without them a step may be up to so much shorter."
             )
 
     def _report(self, path: Path, process: dict[str, Any], look: dict[str, Any]) -> None:
         """Of the only rank: the diagnosis, on the screen and beside the trace."""
-        on_gpu = bool(process["gpu"])
-        a = analyse(diagnose.read_trace(str(path), expect_gpu=on_gpu), 1e9 * mean_step_s(look))
+        a = analyse(diagnose.read_trace(str(path), expect_gpu=bool(process["gpu"])), 1e9 * mean_step_s(look))
         with contextlib.suppress(UserError):  # a recording slower than usual is a recording still
             diagnose.check_step(a, str(path))
         names = [path.name]
@@ -188,8 +189,6 @@ class Looks:
             lambda width, colour: diagnose.text(names, [a], width, colour),
             look,
         )
-        if not on_gpu and not len(a.trace.gpu):
-            say(ON_CPU)
 
     def _report_job(self, kept: list[tuple[Path, dict[str, Any], dict[str, Any]]]) -> None:
         """Of all ranks at once."""

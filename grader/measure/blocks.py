@@ -346,11 +346,11 @@ def usual(times: dict[int, float]) -> list[int]:
     return [key for key, time in times.items() if 0.9 * median <= time <= 1.1 * median]
 
 
-def lost_since(processes: Processes) -> Callable[[], float]:
+def lost_since(processes: Processes, times_them: bool = True) -> Callable[[], float]:
     """Gives a function that says the share of the time since now that these lost to other programs.
 
-    That is how long one of their threads waited for a processor, the one that waited most, and how long the grader did, which times
-    them; but no more than the others' share of the processors' work, for a loop can be in its own way. Time that other virtual
+    That is how long one of their threads waited for a processor, the one that waited most, and how long the grader did where it
+    times them; but no more than the others' share of the processors' work, for a loop can be in its own way. Time that other virtual
     machines took comes on top. A neighbour who is in nobody's way costs nothing."""
     began, waited, own = time.monotonic(), processes.waited(), processes.cpu_seconds()
     grader_waited = waited_s("thread-self")
@@ -359,7 +359,7 @@ def lost_since(processes: Processes) -> Callable[[], float]:
     def share() -> float:
         passed, now = time.monotonic() - began, processes.waited()
         most = max((seconds - waited.get(thread, 0.0) for thread, seconds in now.items()), default=0.0)
-        most += waited_s("thread-self") - grader_waited
+        most += times_them * (waited_s("thread-self") - grader_waited)
         ours = processes.cpu_seconds() - own
         done, taken = (after - before for after, before in zip(machine.processor_time(), (worked, stolen), strict=True))
         others = max(0.0, done - ours) / max(done, 1e-9)

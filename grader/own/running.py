@@ -136,7 +136,7 @@ def _watch(
     """Until the job has ended. Returns whether it was ended from here."""
     told, warned, stopped, running = 0, False, False, True
     family, measuring = Processes(os.getpid()), False
-    lost = lost_since(family)
+    lost = lost_since(family, times_them=False)
     while running:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(POLL_S)
@@ -144,7 +144,7 @@ def _watch(
         gather(folder, seen)
         before, measuring = measuring, any(each["measuring"] for each in seen.processes)
         if measuring and not before:
-            lost = lost_since(family)
+            lost = lost_since(family, times_them=False)
         if measuring:
             seen.gpu_busy += _utilisation(seen)
         passed = time.monotonic() - began

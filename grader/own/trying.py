@@ -171,22 +171,24 @@ def try_levers(
     Raises UserError where the job as it is makes no steps that can be timed."""
     found, budget, began = Tried(), _Budget(budget_s), time.monotonic()
 
-    def run(rung: Rung) -> bool:
+    asked: dict[str, Any] = {}
+
+    def run(rung: Rung, ask: Sequence[str] = ()) -> bool:
         progress(min(0.99, (time.monotonic() - began) / budget_s), rung.title)
         at = time.monotonic()
-        _run(rung, command, options or {}, cwd, max(LEAST_S, budget.left_s))
+        asked.update(_run(rung, command, options or {}, cwd, max(LEAST_S, budget.left_s), ask))
         budget.longest = max(budget.longest, time.monotonic() - at)
         return not rung.why_not
 
-    if not run(found.baseline):
+    if not run(found.baseline, [lever.name for lever in chosen]):
         raise UserError(f"The command as it is was not measured: {found.baseline.why_not}")
     first_losses = list(found.baseline.losses)
     run(found.baseline)
     differ = _apart(first_losses, found.baseline.losses)
     found.comparable = differ is None or differ < ROUNDING / 4
     on_gpu = found.baseline.peak > 0
-    found.alone = [Rung((lever,)) for lever in chosen if on_gpu or not lever.gpu]
-    for number, rung in enumerate(found.alone):
+    found.alone = [Rung((each,), why_not=_no_use(each, asked)) for each in chosen if on_gpu or not each.gpu]
+    for number, rung in enumerate(rung for rung in found.alone if not rung.why_not):
         if not budget.enough():
             rung.why_not, found.complete = SPENT, False
             continue
@@ -202,6 +204,12 @@ def try_levers(
     found.seconds = time.monotonic() - began
     progress(1.0, "done")
     return found
+
+
+def _no_use(lever: Lever, asked: dict[str, Any]) -> str:
+    """Why it has nothing to change in this job, as the first run of it as it is showed; "" if it may have."""
+    able, reasons = asked.get(lever.name, (True, []))
+    return "" if able else "; ".join(reasons) or lever.absent
 
 
 def _again(found: Tried, run: Callable[[Rung], bool], budget: _Budget) -> None:
@@ -296,8 +304,16 @@ def _apart(one: Sequence[float], other: Sequence[float]) -> float | None:
     return median(abs(a - b) / max(abs(a), abs(b), 1e-12) for a, b in pairs)
 
 
-def _run(rung: Rung, command: Sequence[str], options: dict[str, Any], cwd: Path | None, limit_s: float) -> None:
-    """One process of the job with these levers, to the end of its measurement. Adds what it found to the rung."""
+def _run(
+    rung: Rung,
+    command: Sequence[str],
+    options: dict[str, Any],
+    cwd: Path | None,
+    limit_s: float,
+    ask: Sequence[str] = (),
+) -> dict[str, Any]:
+    """One process of the job with these levers, to the end of its measurement. Adds what it found to the rung. ask: names of
+    levers; returns, for each that can be known, whether it could change something, and why not."""
     values = {key: value for lever in rung.levers for key, value in lever.values.items()}
     environment = {key: value for lever in rung.levers for key, value in lever.environment.items()}
     values["was_on"] = [name for name, off in DEBUGGING.items() if os.environ.get(name, off) not in ("", off)]
@@ -306,6 +322,7 @@ def _run(rung: Rung, command: Sequence[str], options: dict[str, Any], cwd: Path 
         "record": False,
         "losses": LOSSES,
         "levers": [lever.name for lever in rung.levers],
+        "ask": list(ask),
         "values": values,
     }
     with tempfile.TemporaryDirectory(prefix="grader-try-", dir=temporary()) as folder:
@@ -324,18 +341,20 @@ def _run(rung: Rung, command: Sequence[str], options: dict[str, Any], cwd: Path 
         end(of_the_job(Path(folder)))
     if why_not:
         rung.why_not = "" if rung.step_s else why_not  # what an earlier run found stands
-        return
+        return {}
     slowest = max(seen.processes, key=lambda process: mean_step_s(process["looks"][0]))
     look = slowest["looks"][0]
     rung.step_s.append(mean_step_s(look))
     rung.lost.append(seen.lost[0])
     if slowest["gpu"]:
         rung.peak = max(rung.peak, look["memory"].get("peak", 0))
-    rung.losses, rung.notes = slowest["losses"], slowest["notes"]
-    if rung.levers and (slowest["failed"] or not rung.notes):
-        rung.why_not = "; ".join(slowest["failed"] or slowest["reasons"]) or rung.levers[-1].absent
+    rung.losses, rung.notes = slowest["losses"], slowest.get("notes", [])
+    if rung.levers and (slowest.get("failed") or not rung.notes):
+        rung.why_not = "; ".join(slowest.get("failed") or slowest.get("reasons", ())) or rung.levers[-1].absent
         rung.step_s.clear()
         rung.lost.clear()
+    answers: dict[str, Any] = slowest.get("asked", {})
+    return answers
 
 
 @lru_cache(maxsize=1)

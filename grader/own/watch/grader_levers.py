@@ -7,73 +7,115 @@ import functools
 import gc
 import inspect
 import os
+import re
 
 import torch
 from torch import nn
 from torch.optim import optimizer as optimizers
 
 changed_kinds: list[type] = []  # optimizers
-notes: list[str] = []  # what the levers changed, each once
-failed: list[str] = []  # what could not be applied, and why
-reasons: list[str] = []  # why a lever had nothing to change
+pulled: list[Lever] = []
+ALWAYS = {"non_blocking", "collector", "threads", "affinity", "expandable_segments"}  # nothing can be asked
 GC_AFTER_STEP = 10  # the collector is frozen when what lasts has been made
+CHECKPOINT, SOFTMAX = re.compile("Checkpoint"), re.compile("SoftmaxBackward")  # nodes of autograd's graph
 
 
-def note(text: str) -> None:
-    if text not in notes:
-        notes.append(text)
+class Lever:
+    """One of them. Where it is only asked whether it could change something, it changes nothing."""
+
+    def __init__(self, name: str, values: dict, asked: bool) -> None:
+        self.name, self.values, self.asked = name, values, asked
+        self.notes: list[str] = []  # what it changed, or could, each once
+        self.reasons: list[str] = []  # why there is nothing to change
+        self.failed = ""  # why it could not be applied
+        self.looked = True  # whether it can be known
+        self.once = self.image = self.around = None  # see `_Outermost`
+
+    def may(self, text: str) -> bool:
+        """Write down a change, and say whether to make it."""
+        if text not in self.notes:
+            self.notes.append(text)
+        return not self.asked
+
+    def no_need(self, why: str) -> None:
+        if why not in self.reasons:
+            self.reasons.append(why)
 
 
-def no_need(why: str) -> None:
-    if why not in reasons:
-        reasons.append(why)
-
-
-def pull(levers: list[str], values: dict) -> None:
-    """Apply levers by name. values: what some of them need, such as a number of workers."""
-    outermost = _Outermost()
-    for name in levers:
+def pull(names: list[str], values: dict, asked: bool) -> _Outermost:
+    """Apply levers by name, or only ask them. values: what some of them need, such as a number of workers."""
+    for name in names:
+        if asked and name in ALWAYS:
+            continue
+        pulled.append(Lever(name, values, asked))
         try:
-            LEVERS[name](values, outermost)
+            LEVERS[name](pulled[-1])
         except Exception as error:  # the job goes on without it
-            failed.append(f"{type(error).__name__}: {error}")
-    outermost.install()
+            pulled[-1].failed = f"{type(error).__name__}: {error}"
+    return _Outermost(pulled)
+
+
+def told() -> dict:
+    """Of those that were pulled: what they changed, why they could not, and why not all of it. Of those that were only asked:
+    whether there is something to change, and why not."""
+    if any(lever.asked for lever in pulled):
+        return {
+            "asked": {
+                lever.name: [bool(lever.notes or lever.failed or not lever.looked), lever.reasons] for lever in pulled
+            }
+        }
+    return {
+        "notes": [note for lever in pulled for note in lever.notes],
+        "failed": [lever.failed for lever in pulled if lever.failed],
+        "reasons": [why for lever in pulled for why in lever.reasons],
+    }
 
 
 class _Outermost:
-    """The model's outermost module, seen when it is first called in training: what is done to it, and around its forward."""
+    """The model's outermost module, seen when it is called in training: what a lever does to it `once`, before its first forward,
+    to an `image` that it is given, and `around` each forward: makes a context manager."""
 
-    def __init__(self) -> None:
-        self.once: list = []  # called with the module before its first forward
-        self.inputs: list = []  # each maps an argument
-        self.around: list = []  # context managers, made for each forward
+    def __init__(self, levers: list[Lever]) -> None:
+        self.levers = [lever for lever in levers if lever.once]
         self.depth, self.seen, self.open = 0, set(), []
+        self.hooks: list = []
+        if self.levers:
+            self.hooks = [
+                nn.modules.module.register_module_forward_pre_hook(self._before),
+                nn.modules.module.register_module_forward_hook(self._after, always_call=True),
+            ]
 
-    def install(self) -> None:
-        if self.once or self.inputs or self.around:
-            nn.modules.module.register_module_forward_pre_hook(self._before)
-            nn.modules.module.register_module_forward_hook(self._after, always_call=True)
+    def let_go(self) -> None:
+        """Where levers were only asked: the job's modules are called as without us again."""
+        if all(lever.asked for lever in self.levers):
+            for hook in self.hooks:
+                hook.remove()
 
     def _before(self, module, arguments):
+        if torch.compiler.is_compiling():
+            return None
         self.depth += 1
         if self.depth > 1 or not module.training or isinstance(module, nn.modules.loss._Loss):
             return None
         if id(module) not in self.seen:
             self.seen.add(id(module))
             if next(module.parameters(), None) is not None:
-                for call in self.once:
-                    call(module)
+                for lever in self.levers:
+                    lever.once(module)
         if next(module.parameters(), None) is None:
             return None
-        self.open = [make() for make in self.around]
+        self.open = [lever.around() for lever in self.levers if lever.around]
         for context in self.open:
             context.__enter__()
-        for change in self.inputs:
+        changes = [lever.image for lever in self.levers if lever.image]
+        for change in changes:
             arguments = tuple(change(each) for each in arguments)
-        return arguments if self.inputs else None
+        return arguments if changes else None
 
     def _after(self, module, arguments, output):
-        self.depth -= 1
+        if torch.compiler.is_compiling():
+            return
+        self.depth = max(0, self.depth - 1)  # a call may have begun before this hook was there
         if self.depth == 0 and self.open:
             for context in reversed(self.open):
                 context.__exit__(None, None, None)
@@ -88,23 +130,23 @@ def _before_ampere() -> bool:
     return torch.version.hip is None and torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0)
 
 
-def tf32(values, outermost) -> None:
+def tf32(lever) -> None:
     def change(module) -> None:
         if _before_ampere():
-            return no_need("this GPU has no TF32")
+            return lever.no_need("this GPU has no TF32")
         try:
             if torch.get_float32_matmul_precision() != "highest" and torch.backends.cudnn.allow_tf32:
-                return no_need("the script sets it itself")
+                return lever.no_need("the script sets it itself")
         except RuntimeError:  # it cannot be read where the newer settings were used
-            return no_need("the script sets fp32_precision itself")
-        torch.set_float32_matmul_precision("high")
-        torch.backends.cudnn.allow_tf32 = True
-        note("TF32 for float32 matmuls and convolutions")
+            return lever.no_need("the script sets fp32_precision itself")
+        if lever.may("TF32 for float32 matmuls and convolutions"):
+            torch.set_float32_matmul_precision("high")
+            torch.backends.cudnn.allow_tf32 = True
 
-    outermost.once.append(change)
+    lever.once = change
 
 
-def autocast(values, outermost) -> None:
+def autocast(lever) -> None:
     """bf16 where the GPU has it, else fp16."""
     kind = torch.float16 if _before_ampere() else torch.bfloat16
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -113,64 +155,81 @@ def autocast(values, outermost) -> None:
     def change(module) -> None:
         kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
         if torch.is_autocast_enabled(device):
-            no_need("the script runs its model under autocast itself")
+            lever.no_need("the script runs its model under autocast itself")
         elif torch.float32 not in kinds:
-            no_need(f"the weights of {type(module).__name__} are not float32")
-        else:
-            outermost.around[:] = [lambda: torch.autocast(device, kind)]
-            note(f"autocast to {name} around {type(module).__name__}")
+            lever.no_need(f"the weights of {type(module).__name__} are not float32")
+        elif lever.may(f"autocast to {name} around {type(module).__name__}"):
+            lever.around = lambda: torch.autocast(device, kind)
 
-    outermost.once.append(change)
+    lever.once = change
 
 
-def channels_last(values, outermost) -> None:
+def channels_last(lever) -> None:
     def change(module) -> None:
         weights = [each.weight for each in module.modules() if isinstance(each, nn.Conv2d)]
         if not weights:
-            return no_need(f"{type(module).__name__} has no Conv2d")
+            return lever.no_need(f"{type(module).__name__} has no Conv2d")
         if all(each.is_contiguous(memory_format=torch.channels_last) for each in weights):
-            return no_need("the script has it already")
-        module.to(memory_format=torch.channels_last)
-        outermost.inputs[:] = [images]
-        note(f"channels_last for {type(module).__name__} and its images")
+            return lever.no_need("the script has it already")
+        if lever.may(f"channels_last for {type(module).__name__} and its images"):
+            module.to(memory_format=torch.channels_last)
+            lever.image = image
 
-    def images(value):
+    def image(value):
         if isinstance(value, torch.Tensor) and value.dim() == 4:
             return value.contiguous(memory_format=torch.channels_last)
         return value
 
-    outermost.once.append(change)
+    lever.once = change
 
 
-def benchmark(values, outermost) -> None:
+def benchmark(lever) -> None:
     def change(module) -> None:
         if torch.backends.cudnn.benchmark:
-            no_need("the script sets it itself")
-        elif any(isinstance(each, nn.modules.conv._ConvNd) for each in module.modules()):
+            lever.no_need("the script sets it itself")
+        elif not any(isinstance(each, nn.modules.conv._ConvNd) for each in module.modules()):
+            lever.no_need(f"{type(module).__name__} has no convolution")
+        elif lever.may("cudnn.benchmark"):
             torch.backends.cudnn.benchmark = True
-            note("cudnn.benchmark")
-        else:
-            no_need(f"{type(module).__name__} has no convolution")
 
-    outermost.once.append(change)
+    lever.once = change
 
 
-def attention(values, outermost) -> None:
-    import grader_attention
+def attention(lever) -> None:
+    """Asked by what the first losses were computed with, see `loss_seen`."""
+    lever.looked = not lever.asked
+    if not lever.asked:
+        import grader_attention
 
-    grader_attention.pull(note)
+        grader_attention.pull(lever.may)
 
 
-def _optimizers(option: str) -> None:
+def loss_seen(loss) -> None:
+    """Of a job whose levers are asked, in its first steps: looks through autograd's graph."""
+    lever = next((lever for lever in pulled if lever.name == "attention"), None)
+    waiting, seen = [loss.grad_fn], set()
+    while waiting and lever and not lever.notes:
+        lever.looked = True
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if SOFTMAX.match(node.name()) or CHECKPOINT.match(node.name()):  # what a checkpoint holds is not seen
+            lever.may("a softmax")
+        waiting += [each for each, _ in node.next_functions]
+
+
+def _optimizers(lever) -> None:
+    option = lever.name
     for kind in vars(torch.optim).values():
         if not (inspect.isclass(kind) and issubclass(kind, torch.optim.Optimizer)):
             continue
         if option in inspect.signature(kind.__init__).parameters:
-            _with_option(kind, option)
+            _with_option(kind, lever)
 
 
-def _with_option(kind, option: str) -> None:
-    original = kind.__init__
+def _with_option(kind, lever) -> None:
+    option, original = lever.name, kind.__init__
     changed_kinds.append(kind)
 
     @functools.wraps(original)
@@ -179,81 +238,78 @@ def _with_option(kind, option: str) -> None:
             return original(self, *args, **kwargs)  # AdamW is an Adam: once is enough
         given = {"fused": None, "foreach": None, **kwargs}
         if given[option]:
-            no_need(f"{kind.__name__} has {option}=True already")
-        if given[option] is None and not kwargs.get("differentiable"):
+            lever.no_need(f"{kind.__name__} has {option}=True already")
+        if given[option] is None and not kwargs.get("differentiable") and lever.asked:
+            lever.may(option)
+        elif given[option] is None and not kwargs.get("differentiable"):
             changed = {**kwargs, option: True, ("foreach" if option == "fused" else "fused"): False}
             names = inspect.signature(original).parameters
             try:
                 original(self, *args, **{name: value for name, value in changed.items() if name in names})
-                return note(f"{option}=True for {kind.__name__}")
+                lever.may(f"{option}=True for {kind.__name__}")
+                return
             except (RuntimeError, TypeError, ValueError) as error:
-                no_need(f"not {option} for {kind.__name__}: {error}"[:200])
+                lever.no_need(f"not {option} for {kind.__name__}: {error}"[:200])
         original(self, *args, **kwargs)
 
     kind.__init__ = __init__
 
 
-def fused(values, outermost) -> None:
-    _optimizers("fused")
-
-
-def foreach(values, outermost) -> None:
-    _optimizers("foreach")
-
-
 def _compile(**options):
-    def lever(values, outermost) -> None:
+    def compiled(lever) -> None:
         def change(module) -> None:
             if getattr(module, "_compiled_call_impl", None) is None and not isinstance(
                 module, torch._dynamo.OptimizedModule
             ):
-                module.compile(**options)
-                return note(f"torch.compile of {type(module).__name__}" + (f", {options['mode']}" if options else ""))
-            no_need(f"{type(module).__name__} is compiled already")
+                if lever.may(f"torch.compile of {type(module).__name__}" + (f", {options['mode']}" if options else "")):
+                    module.compile(**options)
+            else:
+                lever.no_need(f"{type(module).__name__} is compiled already")
 
-        outermost.once.append(change)
+        lever.once = change
 
-    return lever
+    return compiled
 
 
-def loader(values, outermost) -> None:
+def loader(lever) -> None:
     """More workers that stay, with pinned memory."""
     from torch.utils.data import DataLoader
 
-    original = DataLoader.__init__
+    original, values = DataLoader.__init__, lever.values
     names = list(inspect.signature(original).parameters)[1:]
 
     @functools.wraps(original)
     def __init__(self, *args, **kwargs):
         given = {**dict(zip(names, args)), **kwargs}  # noqa: B905
         if isinstance(given.get("dataset"), torch.utils.data.IterableDataset):
-            no_need("an IterableDataset keeps its workers: more of them would repeat samples")
+            lever.no_need("an IterableDataset keeps its workers: more of them would repeat samples")
+            return original(self, *args, **kwargs)
+        if not lever.may(f"DataLoader: num_workers={values.get('workers')}, persistent_workers, pin_memory"):
             return original(self, *args, **kwargs)
         given["num_workers"] = values["workers"]
         given["persistent_workers"] = values["workers"] > 0
         if values["workers"]:
             given["prefetch_factor"] = values.get("prefetch", 4)
         given["pin_memory"] = torch.cuda.is_available()
-        note(f"DataLoader: num_workers={given.get('num_workers', 0)}, persistent_workers, pin_memory")
-        original(self, **given)
+        return original(self, **given)
 
     DataLoader.__init__ = __init__
 
 
-def non_blocking(values, outermost) -> None:
+def non_blocking(lever) -> None:
     for name in ("to", "cuda"):
         original = getattr(torch.Tensor, name)
 
         def copy(tensor, *args, __original=original, **kwargs):
-            if tensor.device.type == "cpu" and tensor.is_pinned():
+            if not torch.compiler.is_compiling() and tensor.device.type == "cpu" and tensor.is_pinned():
                 kwargs.setdefault("non_blocking", True)
-                note("non_blocking copies from pinned memory")
+                lever.may("non_blocking copies from pinned memory")
             return __original(tensor, *args, **kwargs)
 
         setattr(torch.Tensor, name, functools.wraps(original)(copy))
 
 
-def frozen_collector(values, outermost) -> None:
+def frozen_collector(lever) -> None:
     calls = [0]
 
     def freeze(*_) -> None:
@@ -262,63 +318,67 @@ def frozen_collector(values, outermost) -> None:
             gc.collect()
             gc.freeze()
             gc.disable()
-            note("gc.freeze() and gc.disable() once what lasts is made")
+            lever.may("gc.freeze() and gc.disable() once what lasts is made")
 
     optimizers.register_optimizer_step_post_hook(freeze)
 
 
-def threads(values, outermost) -> None:
-    torch.set_num_threads(values["threads"])
-    note(f"{values['threads']} threads for the CPU's operators")
+def threads(lever) -> None:
+    torch.set_num_threads(lever.values["threads"])
+    lever.may(f"{lever.values['threads']} threads for the CPU's operators")
 
 
-def affinity(values, outermost) -> None:
-    os.sched_setaffinity(0, values["near"])
-    note(f"{len(values['near'])} cores near the GPU")
+def affinity(lever) -> None:
+    os.sched_setaffinity(0, lever.values["near"])
+    lever.may(f"{len(lever.values['near'])} cores near the GPU")
 
 
-def no_debugging(values, outermost) -> None:
+def no_debugging(lever) -> None:
     """What people forget to switch off."""
-    for name in values.get("was_on", []):
-        note(f"{name} was set")
-    _off(torch, "set_anomaly_enabled", "anomaly detection was on")
-    _off(torch.cuda, "set_sync_debug_mode", "torch.cuda.set_sync_debug_mode was on")
-    if torch.is_anomaly_enabled():
+    for name in lever.values.get("was_on", []):
+        lever.may(f"{name} was set")
+    _off(lever, torch, "set_anomaly_enabled", "anomaly detection was on")
+    _off(lever, torch.cuda, "set_sync_debug_mode", "torch.cuda.set_sync_debug_mode was on")
+    if not lever.asked and torch.is_anomaly_enabled():
         torch.set_anomaly_enabled(False)
     start = torch.profiler.profile.__init__
 
     @functools.wraps(start)
     def never(self, *args, **kwargs):
-        note("torch.profiler was on")
-        start(self, *args, **{**kwargs, "schedule": lambda step: torch.profiler.ProfilerAction.NONE})
+        if lever.may("torch.profiler was on"):
+            kwargs["schedule"] = lambda step: torch.profiler.ProfilerAction.NONE
+        start(self, *args, **kwargs)
 
     torch.profiler.profile.__init__ = never
     initialise = torch.cuda._lazy_init
 
     @functools.wraps(initialise)
     def without_blocking():
-        if os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):  # by the script, too late for our environment
+        blocking = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in (
+            "",
+            "0",
+        )  # by the script, too late for our environment
+        if blocking and lever.may("CUDA_LAUNCH_BLOCKING was set"):
             os.environ["CUDA_LAUNCH_BLOCKING"] = "0"
-            note("CUDA_LAUNCH_BLOCKING was set")
         initialise()
 
     torch.cuda._lazy_init = without_blocking
 
 
-def _off(owner, name: str, words: str) -> None:
+def _off(lever, owner, name: str, words: str) -> None:
     original = getattr(owner, name)
 
     @functools.wraps(original)
     def off(mode, *args, **kwargs):
-        if mode and mode != "default":
-            note(words)
-        return original(type(mode)() if isinstance(mode, (bool, int)) else "default", *args, **kwargs)
+        if mode and mode != "default" and lever.may(words):
+            mode = type(mode)() if isinstance(mode, (bool, int)) else "default"
+        return original(mode, *args, **kwargs)
 
     setattr(owner, name, off)
 
 
-def expandable_segments(values, outermost) -> None:
-    note("expandable segments of the allocator")  # set by the environment, before torch is loaded
+def expandable_segments(lever) -> None:
+    lever.may("expandable segments of the allocator")  # set by the environment, before torch is loaded
 
 
 LEVERS = {
@@ -327,8 +387,8 @@ LEVERS = {
     "channels_last": channels_last,
     "benchmark": benchmark,
     "attention": attention,
-    "fused": fused,
-    "foreach": foreach,
+    "fused": _optimizers,
+    "foreach": _optimizers,
     "compile": _compile(),
     "compile_graphs": _compile(mode="reduce-overhead"),
     "loader": loader,

@@ -25,6 +25,7 @@ TOLD_EVERY_S, TOLD_SELDOM_S = 2.0, 10.0  # at first; a job that has run for a wh
 ASKED_EVERY_S = 0.1  # whether it is time to look: it costs something to know
 SAMPLED_EVERY_S, SAMPLED = 30.0, 10  # after the measurement: the parts of so many steps, now and then
 
+ASKED_STEPS = 6  # in which it is seen which levers could change something: well before any is timed
 TORCH_SEEN = "torch-seen"  # a file: some process of the job imported torch
 
 watch = None
@@ -43,6 +44,7 @@ class Options:
         self.window_s: float = given.get("window_s", WINDOW_S)
         self.losses: int = given.get("losses", 0)  # so many first ones are kept
         self.levers: list[str] = given.get("levers", [])
+        self.ask: list[str] = given.get("ask", [])  # levers: whether they could change something
         self.values: dict = given.get("values", {})
         self.step: str = given.get("step", "")  # module:function whose return ends a step
 
@@ -55,11 +57,13 @@ def begin(options: str) -> None:
     watch = Watch(Options(json.loads(options)))
     with contextlib.suppress(OSError):
         open(os.path.join(watch.options.folder, TORCH_SEEN), "x").close()
-    if watch.options.levers:
+    if names := watch.options.levers or watch.options.ask:
         import grader_levers
 
-        grader_levers.pull(watch.options.levers, watch.options.values)
-        watch.notes, watch.failed, watch.reasons = grader_levers.notes, grader_levers.failed, grader_levers.reasons
+        watch.levers, watch.outermost = (
+            grader_levers,
+            grader_levers.pull(names, watch.options.values, bool(watch.options.ask)),
+        )
     grader_watch_patches.install(watch)
     os.register_at_fork(after_in_child=watch.start_anew)  # a loader's worker, or a rank of its own
     # what multiprocessing forks ends without atexit
@@ -87,9 +91,7 @@ class Watch:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.notes: list[str] = []  # what levers changed, in forked processes too
-        self.failed: list[str] = []  # what they could not
-        self.reasons: list[str] = []  # why they had nothing to change
+        self.levers = self.outermost = None  # in forked processes too
         self.start_anew()
 
     def start_anew(self) -> None:
@@ -157,6 +159,8 @@ class Watch:
             self.parts.begins("backward", self.step)
         if self.losses.wanted:
             self.losses.keep(tensors)
+        if self.options.ask and self.step < ASKED_STEPS and isinstance(tensors, torch.Tensor):
+            self.levers.loss_seen(tensors)
 
     @guarded
     def backward_done(self, by: str) -> None:
@@ -238,7 +242,10 @@ class Watch:
     def _tick(self) -> None:
         if self.apart.began is not None:
             self._late_end()
-        self.step += 1
+        self.step += 1 + self.steps.unseen
+        self.steps.unseen = 0
+        if self.outermost is not None and self.step >= ASKED_STEPS:
+            self.outermost = self.outermost.let_go()
         mark = Mark() if self.plan is not None else None
         now = mark.at if mark is not None else time.perf_counter()
         apart_s = self.apart.take()
@@ -437,9 +444,7 @@ def _told(watch: Watch) -> dict:
         "waits_for": watch.cut or _waits_for(watch),
         "looks": watch.looks,
         "memory": _memory(),
-        "notes": watch.notes,
-        "failed": watch.failed,
-        "reasons": watch.reasons,
+        **(watch.levers.told() if watch.levers else {}),
         "losses": watch.losses.values,
         "over": watch.over,
     }

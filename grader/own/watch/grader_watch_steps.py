@@ -120,6 +120,7 @@ class Steps:
         self.repeated = -1  # steps of it without a pass, where passes are seen; -1 where they are not
         self.gradients = 0  # calls of autograd.grad, as long as nothing else ends steps
         self.captured = False  # an optimizer stepped while a CUDA graph was captured
+        self.unseen = 0  # steps before it was known which calls they are
         self.graphs: weakref.WeakSet = weakref.WeakSet()  # whose replay is a step
         self.any_graph = False  # was captured
         self.compiled = False  # an optimizer's step, which is not seen then
@@ -198,7 +199,7 @@ class Steps:
         calls = max(self.backwards, self.gradients)
         if self.by == "" and calls >= NO_OPTIMIZER:
             steps = self.compiled or not _optimizer_made() or calls >= NEVER_STEPS
-            self.by = by if steps else ""
+            self.by, self.unseen = (by, calls - 1) if steps else ("", 0)
         return self.by == by
 
 
