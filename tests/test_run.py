@@ -102,6 +102,23 @@ def test_what_runs_on_in_the_background_is_named_and_not_harmed(tmp_path):
     assert not (tmp_path / "out" / "watch").exists()
 
 
+def test_what_a_job_pickles_and_scripts_is_as_without_us(tmp_path):
+    """torch.save as the target of a spawned process, and gradients within torch.jit.script, could not be found."""
+    body = """
+        import pickle, warnings
+        import torch
+        warnings.simplefilter("ignore")
+        assert pickle.loads(pickle.dumps(torch.save)) is torch.save is torch.serialization.save
+        def force(x: torch.Tensor) -> torch.Tensor:
+            found = torch.autograd.grad([x.square().sum()], [x], create_graph=True)[0]
+            assert found is not None
+            torch.autograd.backward([found.sum()])
+            return found
+        assert torch.jit.script(force)(torch.ones(2, requires_grad=True)).sum() == 4
+    """
+    assert watched(tmp_path, body)[1].status == 0
+
+
 @pytest.mark.parametrize(
     ("body", "status"),
     [("os._exit(5)", 5), ("os.kill(os.getpid(), 9)", 137), ("1 / 0", 1)],

@@ -52,6 +52,8 @@ def pull(names: list[str], values: dict, asked: bool) -> _Outermost:
             LEVERS[name](pulled[-1])
         except Exception as error:  # the job goes on without it
             pulled[-1].failed = f"{type(error).__name__}: {error}"
+        if pulled[-1].once:  # until a module is called
+            pulled[-1].looked = False
     return _Outermost(pulled)
 
 
@@ -77,6 +79,7 @@ class _Outermost:
 
     def __init__(self, levers: list[Lever]) -> None:
         self.levers = [lever for lever in levers if lever.once]
+        self.asked = all(lever.asked for lever in levers)
         self.depth, self.seen, self.open = 0, set(), []
         self.hooks: list = []
         if self.levers:
@@ -87,12 +90,12 @@ class _Outermost:
 
     def let_go(self) -> None:
         """Where levers were only asked: the job's modules are called as without us again."""
-        if all(lever.asked for lever in self.levers):
+        if self.asked:
             for hook in self.hooks:
                 hook.remove()
 
     def _before(self, module, arguments):
-        if torch.compiler.is_compiling():
+        if self.asked and torch.compiler.is_compiling():  # what is only asked must break no graph
             return None
         self.depth += 1
         if self.depth > 1 or not module.training or isinstance(module, nn.modules.loss._Loss):
@@ -101,6 +104,7 @@ class _Outermost:
             self.seen.add(id(module))
             if next(module.parameters(), None) is not None:
                 for lever in self.levers:
+                    lever.looked = True
                     lever.once(module)
         if next(module.parameters(), None) is None:
             return None
@@ -113,7 +117,7 @@ class _Outermost:
         return arguments if changes else None
 
     def _after(self, module, arguments, output):
-        if torch.compiler.is_compiling():
+        if self.asked and torch.compiler.is_compiling():
             return
         self.depth = max(0, self.depth - 1)  # a call may have begun before this hook was there
         if self.depth == 0 and self.open:

@@ -11,6 +11,7 @@ import threading
 import time
 
 import torch
+import torch.jit._builtins as scripted
 import torch.utils.data.dataloader as loading
 from grader_watch_steps import backward_runs_in
 from torch.optim import optimizer as optimizers
@@ -67,8 +68,16 @@ def saves(module, name: str) -> None:
 def _patch(owner, name: str, wrap) -> None:
     """wrap: gives what takes the original's place. All of these begin alike: what is compiled is compiled as without us."""
     original = getattr(owner, name, None)
-    if original is not None:
-        setattr(owner, name, functools.wraps(original)(wrap(original)))
+    if original is None:
+        return
+    patched = functools.wraps(original)(wrap(original))
+    setattr(owner, name, patched)
+    home = sys.modules.get(getattr(original, "__module__", ""))  # where pickle looks for it
+    if getattr(home, name, None) is original:
+        setattr(home, name, patched)
+    for known, operator in list(getattr(scripted, "_builtin_ops", ())):  # torch.jit.script knows them by identity
+        if known is original:
+            scripted._register_builtin(patched, operator)
 
 
 def _then(seen):
