@@ -180,7 +180,7 @@ def test_an_optimizer_that_is_compiled_is_compiled_as_without_us(tmp_path):
     process, seen = watched(tmp_path, MODEL, body, arguments=["watched"], cwd=tmp_path)
     assert plain.returncode == seen.status == 0
     assert (tmp_path / "plain").read_text() == (tmp_path / "watched").read_text()
-    assert (process["steps"], process["by"]) == (51, "backward")
+    assert (process["steps"], process["by"]) == (80, "backward")
 
 
 def test_a_function_can_end_the_steps(tmp_path):

@@ -353,8 +353,7 @@ def _run(
         rung.why_not = "; ".join(slowest.get("failed") or slowest.get("reasons", ())) or rung.levers[-1].absent
         rung.step_s.clear()
         rung.lost.clear()
-    answers: dict[str, Any] = slowest.get("asked", {})
-    return answers
+    return dict(slowest.get("asked", {}))
 
 
 @lru_cache(maxsize=1)

@@ -169,7 +169,7 @@ def on_cpu(trace: Trace, steps: Steps) -> list[str]:
     total, step = intervals.length(spans) / len(steps), (steps.host[1] - steps.host[0]) / len(steps)
     if not len(ops) or total < PART * step:
         return []
-    said = f"For {ms(total)} of a step under the profiler ({total / step:.0%}) no operator of PyTorch ran: the host did something else."
+    said = f"For {ms(total)} of a step under the profiler ({total / step:.0%}) no operator of PyTorch ran: the host did something else, or waited for a processor."
     d = doing(trace, steps, spans)
     return [said, *_where(d), *_who(d, total)]
 

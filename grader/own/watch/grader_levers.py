@@ -17,7 +17,7 @@ changed_kinds: list[type] = []  # optimizers
 pulled: list[Lever] = []
 ALWAYS = {"non_blocking", "collector", "threads", "affinity", "expandable_segments"}  # nothing can be asked
 GC_AFTER_STEP = 10  # the collector is frozen when what lasts has been made
-CHECKPOINT, SOFTMAX = re.compile("Checkpoint"), re.compile("SoftmaxBackward")  # nodes of autograd's graph
+SOFTMAX = re.compile("SoftmaxBackward|Checkpoint")  # nodes of autograd's graph
 
 
 class Lever:
@@ -93,6 +93,21 @@ class _Outermost:
         if self.asked:
             for hook in self.hooks:
                 hook.remove()
+
+    def loss_seen(self, loss) -> None:
+        """In the first steps of a job whose levers are asked: looks through autograd's graph."""
+        lever = next((lever for lever in pulled if lever.asked and lever.name == "attention"), None)
+        if lever is None or not isinstance(loss, torch.Tensor):
+            return
+        lever.looked, waiting, seen = True, [loss.grad_fn], set()
+        while waiting and not lever.notes:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            if SOFTMAX.match(node.name()):  # what a checkpoint holds is not seen
+                lever.may("a softmax")
+            waiting += [each for each, _ in node.next_functions]
 
     def _before(self, module, arguments):
         if self.asked and torch.compiler.is_compiling():  # what is only asked must break no graph
@@ -200,27 +215,12 @@ def benchmark(lever) -> None:
 
 
 def attention(lever) -> None:
-    """Asked by what the first losses were computed with, see `loss_seen`."""
+    """Asked by what the first losses were computed with, see `_Outermost`."""
     lever.looked = not lever.asked
     if not lever.asked:
         import grader_attention
 
         grader_attention.pull(lever.may)
-
-
-def loss_seen(loss) -> None:
-    """Of a job whose levers are asked, in its first steps: looks through autograd's graph."""
-    lever = next((lever for lever in pulled if lever.name == "attention"), None)
-    waiting, seen = [loss.grad_fn], set()
-    while waiting and lever and not lever.notes:
-        lever.looked = True
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if SOFTMAX.match(node.name()) or CHECKPOINT.match(node.name()):  # what a checkpoint holds is not seen
-            lever.may("a softmax")
-        waiting += [each for each, _ in node.next_functions]
 
 
 def _optimizers(lever) -> None:

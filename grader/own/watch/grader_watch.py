@@ -159,8 +159,8 @@ class Watch:
             self.parts.begins("backward", self.step)
         if self.losses.wanted:
             self.losses.keep(tensors)
-        if self.options.ask and self.step < ASKED_STEPS and isinstance(tensors, torch.Tensor):
-            self.levers.loss_seen(tensors)
+        if self.outermost is not None:
+            self.outermost.loss_seen(tensors)
 
     @guarded
     def backward_done(self, by: str) -> None:
@@ -216,10 +216,8 @@ class Watch:
     @guarded
     def profiler_wanted(self, profile) -> None:
         recorder = self.plan.recorder if self.plan else None
-        if recorder is not None and recorder.profile is not None:
-            ours = recorder.profile.profiler
-            if ours is not None and ours is not profile:
-                recorder.stop("the job started a profiler of its own")
+        if recorder is not None and recorder.profile is not None and recorder.profile.profiler not in (None, profile):
+            recorder.stop("the job started a profiler of its own")
 
     # ---------------------------------------------------------------- parts of the steps that are timed
 
@@ -242,8 +240,7 @@ class Watch:
     def _tick(self) -> None:
         if self.apart.began is not None:
             self._late_end()
-        self.step += 1 + self.steps.unseen
-        self.steps.unseen = 0
+        self.step += self.steps.counted()
         if self.outermost is not None and self.step >= ASKED_STEPS:
             self.outermost = self.outermost.let_go()
         mark = Mark() if self.plan is not None else None
@@ -301,9 +298,8 @@ class Watch:
         """What is known so far, into a file of this process's own."""
         self.told_at = time.perf_counter()
         silent_s = min(TOLD_SELDOM_S, max(TOLD_EVERY_S, (self.told_at - self.began) / 15))
-        self.tell_at = self.told_at + (
-            6 * TOLD_SELDOM_S if self.plan is not None else silent_s
-        )  # timed steps are not held up
+        # timed steps are not held up
+        self.tell_at = self.told_at + (silent_s if self.plan is None else 6 * TOLD_SELDOM_S)
         if self.looks:  # until then the GPU would be waited for
             self.losses.read()
         told = _told(self)

@@ -168,6 +168,11 @@ class Steps:
             return False
         return True
 
+    def counted(self) -> int:
+        """A step, and those that were none before it was known."""
+        unseen, self.unseen = self.unseen, 0
+        return 1 + unseen
+
     def skipped(self) -> bool:
         """Whether a GradScaler left out the step of an optimizer."""
         if self.by != "optimizer" or not self.backwards:
