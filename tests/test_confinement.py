@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import textwrap
 from pathlib import Path
@@ -492,3 +493,18 @@ def test_nbgrader_gives_no_mark_without_confined_files_unless_allowed(tmp_path):
     result = json.loads(path.read_text())
     assert result["confinement"]["files"] is False and result["score"] == 0
     assert any("Graded without confined files" in warning for warning in result["warnings"])
+
+
+def test_packages_that_a_pth_file_names_can_be_read(tmp_path):
+    """As in an environment that lies on top of another one."""
+    layer, extra = tmp_path / "layer", tmp_path / "extra"
+    extra.mkdir()
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", layer], check=True)
+    packages = next(layer.glob("lib/python*/site-packages"))
+    (packages / "below.pth").write_text(f"{sysconfig.get_path('purelib')}\n{extra}\n")
+    program = "from grader.sandbox import rights; print(*(path for path, _ in rights.file_rights(rights.Path('/h'), [], 'cpu')), sep='\\n')"
+    done = subprocess.run([layer / "bin/python", "-c", program], cwd=REPOSITORY, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    readable = done.stdout.splitlines()
+    assert {sysconfig.get_path("purelib"), str(extra)} <= set(readable)
+    assert str(REPOSITORY) not in readable

@@ -77,6 +77,15 @@ def python_path() -> list[str]:
     return [path for path in entries if _may_be_read(path)]
 
 
+@functools.lru_cache(maxsize=1)
+def _path_at_start() -> list[str]:
+    """What .pth files put on the path: a layered environment has its packages there. Asked in a process of its own, as a notebook can
+    change this one's path."""
+    asked = [sys.executable, "-I", "-c", "import sys; print(*sys.path, sep='\\n')"]
+    said = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False).stdout
+    return [path for path in map(os.path.realpath, said.splitlines()) if _may_be_read(path)]
+
+
 def _may_be_read(folder: str | Path) -> bool:
     """Not one in which the checkout, the user's cache or home lies: a right holds for all that is below."""
     kept = [cache_dir().resolve(), Path(os.path.expanduser("~")), *([] if installed() else [REPOSITORY])]
@@ -99,7 +108,7 @@ def file_rights(home: Path, readable: Iterable[str | Path], device: str, ranks: 
     them. Several ranks may
     open all GPUs: NCCL asks NVML about theirs, and NVML does not start where one cannot be opened."""
     python = {sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")}
-    python |= {*python_path(), *_compilers()}
+    python |= {*python_path(), *_path_at_start(), *_compilers()}
     code = [PACKAGE, *sorted(DATA.glob("*.py"))]
     system = ["/usr", "/lib", "/lib64", "/bin", "/sbin", "/sys"]
     # the driver's daemons; the second knows how the GPUs of a virtual machine are linked: NCCL asks it
