@@ -156,7 +156,7 @@ FAMILIES = tuple(
         ),
         (
             "caching keys and values",
-            r"triton_(_\d|poi|red|per|for|spl|mix)|reshape_and_cache|store_?kv|kv_indices|concat_and_cache|copy_page|set_kv|set_mla|kvcache",
+            r"reshape_and_cache|store_?kv|kv_indices|concat_and_cache|copy_page|set_kv|set_mla|kvcache",
         ),
         ("softmax and loss", r"softmax|nll_loss|cross_entropy|bce_|mse_"),
         (
@@ -195,11 +195,17 @@ CONVOLUTION = re.compile(r"conv(?!ert)|[fd]prop|dgrad|wgrad|winograd|\d*cudnn_|s
 MEMCPY = re.compile(r"(?:Memcpy|Copy)\s*([A-Z])[a-z]*(?:to|2|To)([A-Z])")
 
 
+def direction(name: str) -> str | None:
+    """ "HtoD" of a copy from host to device, by whatever vendor's name; None for what is no copy."""
+    copy = MEMCPY.match(name)
+    return f"{copy[1]}to{copy[2]}".replace("M", "H") if copy else None  # M is Intel's host memory
+
+
 @lru_cache(MOST_KNOWN)
 def family(name: str) -> str:
     """What a GPU event is for, by its name: "gemm on tensor cores", "normalisation", "copy HtoD", ..."""
-    if copy := MEMCPY.match(name):
-        return f"copy {copy[1]}to{copy[2]}".replace("M", "H")  # Intel's host memory
+    if way := direction(name):
+        return f"copy {way}"
     if name.startswith("Memset"):
         return "memset"
     if is_communication(name):

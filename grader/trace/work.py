@@ -13,9 +13,6 @@ from grader.trace.columns import Trace
 from grader.trace.events import KERNEL
 from grader.trace.host import launching_op
 
-# What AMD's and Intel's profilers call them.
-DIRECTIONS = {f"{a}To{b}": f"{a[0]}to{b[0]}" for a in ("Host", "Device") for b in ("Host", "Device")}
-DIRECTIONS |= {"M2D": "HtoD", "H2D": "HtoD", "D2M": "DtoH", "D2H": "DtoH", "D2D": "DtoD"}
 NEXT_TO_NOTHING = 0.02  # of the work of the busiest GPU
 COPY_NAME = re.compile(r"(?:Memcpy|Copy)\s*(\w+?)(?:\s*\((\w+) -> (\w+)\))?$")
 UNTOLD = re.compile(r"MEMCPY_ASYNC")  # Ascend's, where the direction was not recorded: hardly ever within the device
@@ -71,7 +68,7 @@ def copy_kind(name: str) -> str:
     match = COPY_NAME.match(name)
     if not match:
         return "other"
-    direction, source = DIRECTIONS.get(match[1], match[1]), (match[2] or "").lower()
+    direction, source = kernels.direction(name) or match[1], (match[2] or "").lower()
     if direction != "HtoD":
         return direction
     return f"HtoD {source}" if source in ("pinned", "pageable") else "HtoD other"
