@@ -206,6 +206,13 @@ def test_biases_that_stay_are_found_where_honest_runs_part_far():
         TOLERANCES, REFERENCE[:60], REFERENCE, wide, parity.Replay(REFERENCE, {STEPS: still}, 1.0, 1.0)
     )
     assert result.status == FAIL and "biases and norms" in result.reason and not parity.rounding_may_explain(result)
+    off = [loss * 1.012 for loss in REFERENCE]  # a little, as rounding may lead there: it explains no weights that stay
+    twins = {STEPS: NEAR._replace(loss=0.0045, stretch=0.001)}
+    for update in (still, SAME):
+        result = parity.late(
+            TOLERANCES, REFERENCE[:60], off, wide, parity.Replay(REFERENCE, {STEPS: update}, 1.0, 1.0, twins)
+        )
+        assert result.status == FAIL and parity.rounding_may_explain(result) == (update is SAME)
 
 
 def test_ranks_must_hold_the_same_weights():

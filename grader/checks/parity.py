@@ -211,9 +211,8 @@ def _off_the_reference(
         evidence["replayed"][str(step)] = ({"twin": twin._asdict()} if twin else {}) | distance
         told |= bool(update.get("still") or _other_decay(step, update))
         told |= not all(getattr(found, name) <= rounding[name] for name in NEARLY)
-        if all(
-            getattr(found, name) <= getattr(allowed, name) for name in NEARLY
-        ):  # else these are as far off as the others
+        # where all weights are off, these are no farther
+        if all(getattr(found, name) <= getattr(allowed, name) for name in ("norm", "distance", "stretch")):
             told |= bool(_late_vectors(step, update, allowed))
         problems = problems or _too_far(step, update, found, allowed)  # the first step where it shows says it all
     held_out = _off_on_held_out(parity, replay, spread, floor, evidence)
