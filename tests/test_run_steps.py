@@ -163,19 +163,24 @@ def test_steps_without_an_optimizer_are_found(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_optimizer_that_is_compiled_is_compiled_as_without_us(tmp_path):
-    """Its steps can't be seen from within: the backward passes are counted."""
+@pytest.mark.parametrize("compiled", ["update", "whole"])
+def test_an_optimizer_that_is_compiled_is_compiled_as_without_us(tmp_path, compiled):
+    """Its steps can't be seen from within: the backward passes are counted, also where they lie between two compiled parts."""
     body = """
-        @torch.compile(backend="eager")
         def update():
             optimizer.step()
-        for n in range(80):
+        def whole():
             optimizer.zero_grad()
             loss = nn.functional.mse_loss(model(data[:16][0]), data[:16][1])
             loss.backward()
             update()
+            return loss.detach()
+        COMPILED = torch.compile(COMPILED, backend="eager")
+        for n in range(80):
+            loss = whole()
         print(loss.item().hex(), dict(torch._dynamo.utils.counters["stats"]), file=open(sys.argv[1], "w"))
     """
+    body = body.replace("COMPILED", compiled)
     plain = subprocess.run([sys.executable, script(tmp_path, MODEL, body), "plain"], cwd=tmp_path)
     process, seen = watched(tmp_path, MODEL, body, arguments=["watched"], cwd=tmp_path)
     assert plain.returncode == seen.status == 0

@@ -19,7 +19,7 @@ from statistics import median
 import torch
 from grader_watch_apart import Apart
 from grader_watch_plan import FEWEST, WINDOW_S, alike, planned, warming
-from grader_watch_steps import Loading, Losses, Mark, Parts, Plan, Steps, Times, backward_runs_in
+from grader_watch_steps import Loading, Losses, Mark, Parts, Plan, Steps, Times, backward_runs_in, never_compiled
 
 TOLD_EVERY_S, TOLD_SELDOM_S = 2.0, 10.0  # at first; a job that has run for a while is killed seldom
 ASKED_EVERY_S = 0.1  # whether it is time to look: it costs something to know
@@ -83,6 +83,7 @@ def guarded(method):
             self.give_up(f"{type(error).__name__}: {error}")
             return None
 
+    never_compiled(call.__code__, below=True)
     return call
 
 

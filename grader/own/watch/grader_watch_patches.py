@@ -13,7 +13,7 @@ import time
 import torch
 import torch.jit._builtins as scripted
 import torch.utils.data.dataloader as loading
-from grader_watch_steps import backward_runs_in
+from grader_watch_steps import backward_runs_in, never_compiled
 from torch.optim import optimizer as optimizers
 
 watching: list = []  # the one watcher
@@ -55,6 +55,8 @@ def _see_optimizers(watch) -> None:
         watch.steps.compiled = True
 
     is_compiled._dynamo_marked_constant = True  # called once, by the compiler: torch.compiler.assume_constant_result
+    never_compiled(begins.__code__)
+    never_compiled(done.__code__)
     optimizers.register_optimizer_step_pre_hook(begins)
     optimizers.register_optimizer_step_post_hook(done)
 
@@ -71,6 +73,7 @@ def _patch(owner, name: str, wrap) -> None:
     if original is None:
         return
     patched = functools.wraps(original)(wrap(original))
+    never_compiled(patched.__code__)  # where it is called between two compiled parts
     setattr(owner, name, patched)
     home = sys.modules.get(getattr(original, "__module__", ""))  # where pickle looks for it
     if getattr(home, name, None) is original:

@@ -26,6 +26,17 @@ HELD_UP_EVERY_S = 0.1  # that it is asked: it costs some microseconds
 backward_runs_in = getattr(torch._C, "_current_graph_task_id", lambda: -1)  # this thread: a number, -1 for none
 
 
+def never_compiled(code, below: bool = False) -> None:
+    """By torch.compile, where a job calls it between two compiled parts; nor what it calls `below`. As torch._dynamo's own
+    skip_code, whose import takes seconds."""
+    frames = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):  # since PyTorch 2.7
+        kinds = frames._FrameAction
+        frames.set_code_exec_strategy(
+            code, frames._FrameExecStrategy(kinds.SKIP, kinds.SKIP if below else kinds.DEFAULT)
+        )
+
+
 class Times:
     """Host seconds of each step."""
 
