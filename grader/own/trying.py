@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from statistics import fmean, median
+from statistics import NormalDist, fmean, median
 from typing import Any
 
 from grader.errors import UserError
@@ -23,9 +23,6 @@ from grader.measure import decision
 from grader.own.running import Files, Seen, end, mean_step_s, of_the_job, run_watched
 from grader.paths import temporary
 
-# The best looking of a dozen levers must not be called faster by chance: simulated, with noise of 1 to 10%, one of those that change
-# nothing was in 3% of all jobs, against 40% with the interval of one lever.
-WIDER = 1.8
 NOISE = 0.015  # least relative sd between two processes of one job to believe
 PROMISING = 1.03  # a lever that gains less in its first run is not measured again
 RUNS = 3  # of each lever that is promising, and as many as it is beside them
@@ -283,13 +280,21 @@ def _ratio(below: Rung, rung: Rung) -> float:
     return median(below.step_s) / median(rung.step_s)
 
 
+def _wider(levers: int) -> float:
+    """How many times as wide as one lever's an interval has to be, for the best looking of so many not to be called faster by chance.
+
+    Bonferroni's correction, by the normal distribution: https://www.itl.nist.gov/div898/handbook/prc/section4/prc473.htm"""
+    normal = NormalDist()
+    return normal.inv_cdf(1 - 0.05 / max(1, levers)) / normal.inv_cdf(1 - 0.05)
+
+
 def _judge(found: Tried, rung: Rung, below: Rung) -> None:
     """By how much runs of all rungs differ. A gain counts if it is there with the time that other programs took and without."""
     rung.apart = _apart(found.baseline.losses, rung.losses) if found.comparable else None
     all_rungs = {id(each): each for each in [found.baseline, *found.alone, *found.ladder]}
     others = [each for each in all_rungs.values() if each is not rung and each is not below]
     gain, alone = (
-        decision.of_runs(times(below), times(rung), [times(each) for each in others], NOISE, WIDER)
+        decision.of_runs(times(below), times(rung), [times(each) for each in others], NOISE, _wider(sum(bool(each.step_s) for each in found.alone)))
         for times in (lambda each: each.step_s, lambda each: each.alone_s)
     )
     rung.gain = replace(gain, lower=min(gain.lower, alone.lower), upper=max(gain.upper, alone.upper))
