@@ -828,8 +828,9 @@ torch.profiler.profile.export_chrome_trace = forge
 
 
 def test_trace_that_is_none():
-    result = grade_cells(TRACE.format(forge="open(path, 'w').write('{no trace')") + LAB.starter)
-    check = result.check("tensor_cores")
+    lab = labs.get("3f_attention")  # one of its checks is read from a CPU's trace
+    result = grade_cells(TRACE.format(forge="open(path, 'w').write('{no trace')") + lab.starter, lab=lab)
+    check = result.check("scores")
     assert check.status == INCONCLUSIVE and "no trace of the submission" in check.reason and check.points == 0
 
 

@@ -3,6 +3,7 @@
 import random
 import re
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -415,7 +416,7 @@ def judged(source: str, folder: Path) -> Findings:
     known = Race(pairs, decide(pairs), (Checkpoint(stop, folder / "weights", 4),))
     early = CheckResult("parity", "", PASS, 0, 0, "")
     found = Findings(lab, "cpu", seed=SEED, work=Work(early), losses=Losses(**losses), race=known)
-    same_to_the_end(found, Reference(lab, setup, SEED), decide, silent)
+    same_to_the_end(found, Reference(lab, setup, SEED, time.monotonic()), decide, silent)
     return found
 
 
@@ -443,7 +444,7 @@ def test_a_grade_from_a_seed_that_tells_nothing_is_undecided(tmp_path):
 
 @pytest.mark.slow
 def test_how_far_trainings_from_rounded_weights_are():
-    reference, first = Reference(labs.get(LAB), set_up(CPU, "cpu").untimed, SEED), CPU.parity.steps
+    reference, first = Reference(labs.get(LAB), set_up(CPU, "cpu").untimed, SEED, time.monotonic()), CPU.parity.steps
     checkpoints = [Checkpoint(step, Path(), 0) for step in (first + 2, first + 5, first + 7, 10_000_000)]
     found = twins(reference, checkpoints, first + 5, silent)
     assert list(found) == [first + 5, first + 7]  # training to the last one would take hours
@@ -558,6 +559,6 @@ def test_steps_that_drift_where_nothing_was_timed():
     drift = lab.forms["cpu"].parity.drift
     findings = Findings(lab, "cpu", work=Work(parity=CheckResult("parity", "", "PASS", 0, 0, "")))
     findings.losses = Losses([1.0] * 20, [1.0 + 1.5 * drift] * 20)
-    reference = Reference(lab, set_up(lab.forms["cpu"], "cpu").untimed, seed=1)
+    reference = Reference(lab, set_up(lab.forms["cpu"], "cpu").untimed, seed=1, began=time.monotonic())
     same_to_the_end(findings, reference, lambda pairs: None, silent)
     assert findings.work.parity.status == "PASS"
