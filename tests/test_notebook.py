@@ -441,7 +441,7 @@ def test_a_disturbed_look_says_so(lost: float, told: bool) -> None:
 def test_run_and_peek_before_any_prediction(kernel: Kernel) -> None:
     kernel.run(STARTER, cell="one")
     ran = kernel.run("lab.run(steps=3)")
-    assert "ms a step" in ran.text and ran.text.count("2.") >= 5, "losses of two steps to warm up and of three"
+    assert "ms per step" in ran.text and ran.text.count("2.") >= 5, "losses of two steps to warm up and of three"
     ran = kernel.run("lab.peek()")
     rows = [line.split()[:2] for line in ran.text.splitlines()]
     assert rows[1] == ["loads_in_main", "16"], "the lab's own counts come first"
