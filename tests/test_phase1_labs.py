@@ -903,4 +903,4 @@ def test_annotate_notebook_runs(tmp_path):
     )
     shown = {cell.id: outputs(cell) for cell in executed.cells if cell.cell_type == "code"}
     assert "data:image" in shown["look"] and "Right: data_wait, h2d, fwd, bwd, opt." in shown["look"]
-    assert "30.0" in shown["grade-window"] and "50.0" in shown["grade-phases"]
+    assert "PASS, 30 / 30 points" in shown["grade-window"] and "PASS, 50 / 50 points" in shown["grade-phases"]
