@@ -54,9 +54,8 @@ def tried() -> Tried:
     def rung(names: str, ms: float, factor: float, said: str, runs: int = 3, apart: float | None = None) -> Rung:
         spread = 0.01 if runs > 1 else math.nan
         gain = decision.Gain(factor, factor - 0.02, factor + 0.02, spread, runs)
-        return Rung(
-            tuple(known[name] for name in names.split()), [ms / 1e3] * runs, 11e9, gain=gain, said=said, apart=apart
-        )
+        levers, step_s = tuple(known[name] for name in names.split()), [ms / 1e3] * runs
+        return Rung(levers, step_s, [0.0] * runs, 11e9, gain=gain, said=said, apart=apart)
 
     alone = [
         Rung((known["attention"],), why_not="no softmax chain was written out in the model, " * 3),
@@ -66,7 +65,7 @@ def tried() -> Tried:
         rung("benchmark", 41, 1.0, decision.UNKNOWN, runs=1),
     ]
     ladder = [alone[1], rung("autocast compile", 25.3, 1.15, decision.FASTER)]
-    return Tried(Rung((), [0.0411] * 4, 11e9), alone, ladder, comparable=False, seconds=312, complete=False)
+    return Tried(Rung((), [0.0411] * 4, [0.04] * 4, 11e9), alone, ladder, comparable=False, seconds=312, complete=False)
 
 
 def board_rows() -> list[Attempt]:

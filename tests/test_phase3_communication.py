@@ -293,6 +293,7 @@ from torch.utils.data import DataLoader
 
 def train(job):
     little, much = torch.zeros(1000), torch.zeros(120_000)
+    job.weights = lambda: {{}} if job.rank else dict(job.model.named_parameters())
     {group}
     while job.rank:
         {message}
