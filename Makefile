@@ -42,12 +42,14 @@ lab: .venv/ready
 	JUPYTER_CONFIG_PATH="$(CURDIR)/grader/frontends/learner:$$JUPYTER_CONFIG_PATH" PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab $(ALLOW_ROOT) --ServerApp.root_dir="$(CURDIR)" notebooks/00_start_here.ipynb
 
 # Two at a time. What fails beside another test, on a busy machine, gets one more try alone, and has to pass it.
+tests = $(BIN)/python -m pytest -n 2 $(1) || \
+	{ [ $$? -eq 1 ] && $(BIN)/python -m pytest $(1) --last-failed --last-failed-no-failures=none --exitfirst; }
+
 test: .venv/tested lint
-	$(BIN)/python -m pytest -n 2 || \
-	{ [ $$? -eq 1 ] && $(BIN)/python -m pytest --last-failed --last-failed-no-failures=none --exitfirst; }
+	$(call tests)
 
 test-all: test
-	$(BIN)/python -m pytest -n 2 -m slow
+	$(call tests,-m slow)
 
 lint: .venv/tested
 	$(BIN)/ruff format --check .

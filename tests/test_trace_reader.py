@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 
 import fuzz_trace
 import kineto
@@ -182,7 +183,10 @@ def same(data, **options):
     """What was read, after a comparison with the plain decode."""
     t = trace.read_bytes(data, **options)
     fuzz_trace.invariants(t)
-    assert sorted(map(repr, fuzz_trace.rows_of(t))) == sorted(map(repr, fuzz_trace.reference(data)))
+    found, wanted = fuzz_trace.rows_of(t), fuzz_trace.reference(data)
+    placed = slice(3, 5)  # device and stream, which are taken from pid and tid where no GPU work says them
+    assert sorted(repr((*row[:3], *row[5:])) for row in found) == sorted(repr((*row[:3], *row[5:])) for row in wanted)
+    assert Counter(repr(row) for row in wanted if min(row[placed]) >= 0) <= Counter(map(repr, found))
     assert t.base_ns == 1_790_857_026_000_000_000 and t.devices == ["NVIDIA H200"] * 2
     assert (t.rank, t.world_size) == (1, 2)
     said = t.reasons + t.notes
