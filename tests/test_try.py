@@ -282,9 +282,8 @@ DRAWS = {
 @pytest.mark.parametrize("name", DRAWS)
 def test_what_is_found_to_pay_at_last_stands_on_the_ladder(tmp_path, monkeypatch, name):
     """A lever whose first run says nothing, and whose later ones do: alone, or on top of what was there."""
-    monkeypatch.setattr(
-        running, "lost_since", lambda *_, **__: lambda: 0.0
-    )  # no program takes of a clock that is drawn
+    # no program takes of a clock that is drawn
+    monkeypatch.setattr(running, "lost_since", lambda *_, **__: lambda: 0.0)
     drawn, ladder = DRAWS[name]
     path = tmp_path / "job.py"
     path.write_text(textwrap.dedent(CLOCK + DRAWN).replace("DRAWN", repr(drawn)))

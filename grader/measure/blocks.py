@@ -82,9 +82,8 @@ class Arm:
     ran_ready_s: float = 0.0  # with the time that this one waited for a processor,
     ran_all_s: float = 0.0  # that of all processes,
     ran_awake_s: float = 0.0  # and how long they were awake
-    slower_s: float = (
-        0.0  # by how much discounted turns took longer than they should, see `discount`; negative: less long
-    )
+    # by how much discounted turns took longer than they should, see `discount`; negative: less long
+    slower_s: float = 0.0
     slower_busy_s: float = 0.0
     turns: list[Turn] = field(default_factory=list)  # the timed ones, one by one
     compiled: int = 0

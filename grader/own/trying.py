@@ -293,14 +293,9 @@ def _judge(found: Tried, rung: Rung, below: Rung) -> None:
     rung.apart = _apart(found.baseline.losses, rung.losses) if found.comparable else None
     all_rungs = {id(each): each for each in [found.baseline, *found.alone, *found.ladder]}
     others = [each for each in all_rungs.values() if each is not rung and each is not below]
+    wider = _wider(sum(bool(each.step_s) for each in found.alone))
     gain, alone = (
-        decision.of_runs(
-            times(below),
-            times(rung),
-            [times(each) for each in others],
-            NOISE,
-            _wider(sum(bool(each.step_s) for each in found.alone)),
-        )
+        decision.of_runs(times(below), times(rung), [times(each) for each in others], NOISE, wider)
         for times in (lambda each: each.step_s, lambda each: each.alone_s)
     )
     rung.gain = replace(gain, lower=min(gain.lower, alone.lower), upper=max(gain.upper, alone.upper))
