@@ -256,6 +256,17 @@ def test_one_run_of_a_lever_is_judged_by_how_much_runs_differ():
     assert "one run" in text(found)
 
 
+def test_the_gain_of_all_of_them_is_that_of_their_rows():
+    base, low = Rung((), [0.1, 0.3], [0.0] * 2), Rung((lever("tf32"),), [0.05] * 2, [0.0] * 2)
+    high = Rung((lever("tf32"), lever("fused")), [0.02, 0.03], [0.0] * 2)
+    found = Tried(base, [low], [low])
+    trying._judge(found, low, base)
+    assert "3.46x" in text(found) and "tf32 makes it 3.46 times as fast" in text(found)
+    found.ladder.append(high)
+    trying._judge(found, high, low)
+    assert "2.04x" in text(found) and "all of them together make it 7.07 times as fast" in text(found)
+
+
 DRAWN = """
     import torch
     pulled = os.environ.get("EARLY", "") + os.environ.get("LATE", "")

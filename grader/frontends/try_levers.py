@@ -144,7 +144,8 @@ def _whole(found: Tried) -> str:
     """What the ladder comes to."""
     top = found.ladder[-1]
     what = "all of them together make" if len(top.levers) > 1 else f"{top.title} makes"
-    return f"{what} it {found.baseline.mean_s / top.mean_s:.2f} times as fast."
+    factor = math.prod(rung.gain.factor for rung in found.ladder if rung.gain)  # as their rows say
+    return f"{what} it {factor:.2f} times as fast."
 
 
 def _notes(found: Tried) -> list[str]:
