@@ -99,8 +99,10 @@ def test_the_table_of_checks_is_the_declaration_s(name):
 @pytest.mark.parametrize("name", [name for name in labs.loops() if labs.get(name).trace])
 def test_says_that_the_gain_bounds_what_a_trace_earns(name):
     said, titles = cell_of(name, "points-shared"), [check.title for check in labs.get(name).trace]
-    several = "With half of *Throughput*'s points, each of them earns at most half of its own:\n\n"
-    one = "This check counts only as far as your loop got faster. With half of *Throughput*'s points, it earns at most half of its own."
+    several = (
+        "If you earn half of *Throughput*'s points, each of these checks earns at most half of its own points:\n\n"
+    )
+    one = "This check counts only as far as your loop got faster. If you earn half of *Throughput*'s points, it earns at most half of its own points."
     bound = said.partition(several)[2].partition("\n\n")[0]
     assert f"**{titles[0]}.** {one}" in said or all(f"- *{title}*" in bound for title in titles)
 

@@ -49,8 +49,8 @@ LOOKING = """\
 None of these calls gives or takes points. Each runs your `%%submission` cell as it was when you last ran it."""
 
 COUNTED = """\
-The arithmetic is that of all matmuls with weights, forward and backward, 6 FLOP for each weight and token. Attention's two matmuls have
-no weights, so they have their own row. It counts all scores, though a causal mask needs only half of them."""
+*Arithmetic* counts all matmuls with weights, forward and backward, at 6 FLOP for each weight and token. Attention's two matmuls have
+no weights, so they have their own row. That row counts all scores, though a causal mask needs only half of them."""
 
 SOLVED_IN_BF16 = """\
 Most of the course's solutions use bf16. To run such a solution by hand, write `torch.float16` for `torch.bfloat16`, and add the scaler."""
@@ -216,7 +216,7 @@ def _points(lab: AnyLab) -> str:
     parts.append(_healthy(lab) if lab.throughput.healthy and not lab.memory else _throughput(lab))
     if isinstance(lab.memory, Growth):
         parts.append(
-            f"**{lab.memory.title}.** *{lab.throughput.title}* earns at most the share of the leak that is gone. With half of the growth left, "
+            f"**{lab.memory.title}.** *{lab.throughput.title}* earns at most the share of the leak that is gone. If half of the growth is left, "
             f"*{lab.throughput.title}* earns half of its points."
         )
     own = [lab.order, lab.memory if isinstance(lab.memory, Budget) else None]
@@ -224,11 +224,11 @@ def _points(lab: AnyLab) -> str:
     if bounded:
         listed = "\n".join(f"- *{title}*" for title in bounded)
         parts.append(
-            f"**The other checks.** They count only as far as your loop got faster. With half of *{lab.throughput.title}*'s points, each of "
-            f"them earns at most half of its own:\n\n{listed}"
+            f"**The other checks.** They count only as far as your loop got faster. If you earn half of *{lab.throughput.title}*'s points, each of "
+            f"these checks earns at most half of its own points:\n\n{listed}"
             if len(bounded) > 1
-            else f"**{bounded[0]}.** This check counts only as far as your loop got faster. With half of *{lab.throughput.title}*'s points, it "
-            "earns at most half of its own."
+            else f"**{bounded[0]}.** This check counts only as far as your loop got faster. If you earn half of *{lab.throughput.title}*'s points, it "
+            "earns at most half of its own points."
         )
     if lab.order:
         parts.append(
