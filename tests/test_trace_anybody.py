@@ -378,6 +378,19 @@ def test_an_accelerator_that_nobody_thought_of():
     assert a.metrics.kernels == 10 and a.diagnosis.cause == "compute-bound"
 
 
+@pytest.mark.parametrize(
+    "calls",
+    [
+        ("hpu_op", "synLaunch", "synStreamSynchronize"),
+        ("mlu_runtime", "cnInvokeKernelEx", "cnrtQueueSync"),
+        ("privateuse1_runtime", "cnInvokeKernel", "cnQueueSync"),
+    ],
+)
+def test_launches_of_gaudi_and_cambricon(calls):
+    a = seen(Job(calls).steps(4, 60, 4))
+    assert a.metrics.launches == a.metrics.kernels == 60 and a.diagnosis.cause == "launch-bound"
+
+
 def test_mtia_writes_copies_and_kernels_alike_and_no_launches():
     job = Job()
     for number in range(4):
@@ -422,6 +435,74 @@ def test_ascend():
     assert a.metrics.complete and a.metrics.kernels == a.metrics.launches == 10 and a.metrics.steps == 3
     assert a.metrics.gpu_busy_ns == pytest.approx(10 * 90_000) and a.trace.start[0] == 1_700_000_000_000_000_125
     assert any("matched by the id" in note for note in a.metrics.notes)
+
+
+def arrows(events):
+    """As without ids of connections: arrows alone lead from a call to what it launched."""
+    made, calls = [], {}
+    for event in events:
+        number = event["args"].pop("connection_id", None)
+        if number is None:
+            continue
+        calls[number], kind = calls.get(number, 0) + 1, "s" if event["pid"] == 2 else "f"
+        arrow = {
+            "ph": kind,
+            "cat": "HostToDevice",
+            "id": str(number << 32 | 7),
+            "name": f"HostToDevice{number << 32 | 7}",
+        }
+        made.append(arrow | {key: event[key] for key in ("pid", "tid", "ts")})
+    return [*events, *made]
+
+
+@pytest.mark.parametrize(("length", "cause"), [(90, "compute-bound"), (30, "launch-bound")])
+@pytest.mark.parametrize("order", [1, -1])
+def test_arrows_of_ascend(order, length, cause):
+    text = ascend(more=lambda task, at: [task("MatMul", "AI_CORE", at + i * 100 + 10, length) for i in range(10)])
+    a, b = seen(text), seen(json.dumps(arrows(json.loads(text))[::order]))
+    assert a.diagnosis.cause == b.diagnosis.cause == cause and b.metrics.complete
+    assert b.metrics.kernels == b.metrics.launches == 10
+    assert (b.metrics.gpu_busy_ns, b.diagnosis.confidence) == (a.metrics.gpu_busy_ns, a.diagnosis.confidence)
+
+
+def test_one_call_of_ascend_that_launches_several():
+    events = json.loads(ascend())
+    for event in [e for e in events if e["name"] == "MatMul"]:
+        del event["args"]["connection_id"]
+    calls, tasks = ([e for e in events if e["name"] == name] for name in ("Node@launch", "MatMul"))
+    for i, (call, task) in enumerate(zip(calls, tasks, strict=True)):
+        del call["args"]["connection_id"]
+        from_ = calls[i - i % 2]
+        if from_ is not call:
+            events.remove(call)
+        for kind, event in (("s", from_), ("f", task)):
+            arrow = {"ph": kind, "cat": "HostToDevice", "id": 100 + i, "name": "HostToDevice"}
+            events.append(arrow | {key: event[key] for key in ("pid", "tid", "ts")})
+    a = seen(json.dumps(events))
+    assert a.metrics.complete and (a.metrics.kernels, a.metrics.launches) == (10, 5)
+    assert a.diagnosis.cause == "compute-bound"
+
+
+def test_arrows_from_calls_that_were_not_recorded():
+    """As at the lowest level of torch_npu's profiler: ids of connections are there, but only those of calls that launch nothing."""
+    events = json.loads(ascend().replace('"dur": 90', '"dur": 30'))
+    whole = [*events, *arrows(json.loads(json.dumps(events)))[len(events) :]]
+    assert seen(json.dumps(whole)).metrics.launches == 10
+    for event in whole:
+        if event["name"] == "Node@launch":
+            event |= {"name": "AscendCL@aclnnMm", "ts": event["ts"].replace(".125", ".100")}
+            event["args"] = {"connection_id": event["args"]["connection_id"] + 50_000}
+    a = seen(json.dumps(whole))
+    assert a.diagnosis.cause == "launch-bound" and a.metrics.launches == a.metrics.kernels == 10
+
+
+def test_arrows_that_lead_nowhere_tell_nothing():
+    events = arrows(json.loads(ascend()))
+    for event in events:
+        if event["ph"] == "s":
+            event["ts"] = "1.5"
+    a = seen(json.dumps(events))
+    assert "no launches of its GPU work are recorded" in "; ".join(a.metrics.notes)
 
 
 def test_tasks_of_ascend_that_no_call_launched():

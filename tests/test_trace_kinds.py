@@ -123,10 +123,9 @@ def test_only_what_closes_the_file_is_missing(packed, said):
     assert a.diagnosis.cause == "compute-bound" and a.metrics.steps == 3 and said in "; ".join(a.metrics.notes)
 
 
-def test_but_not_where_events_may_be():
-    for packed in (WHOLE[: WHOLE.rindex("}, {")].encode(), gzip.compress(WHOLE.encode())[:-8] + bytes(8)):
-        a = trace.analyse(trace.read_bytes(packed))
-        assert a.diagnosis.cause is None and not a.metrics.complete
+def test_but_not_where_any_byte_may_be_another():
+    a = trace.analyse(trace.read_bytes(gzip.compress(WHOLE.encode())[:-8] + bytes(8)))
+    assert a.diagnosis.cause is None and not a.metrics.complete
 
 
 # ---------------------------------------------------------------- which marks are the steps

@@ -69,6 +69,7 @@ class Trace:
     collectives: list[Row] = field(default_factory=list)  # what some events say of them
     reasons: list[str] = field(default_factory=list)  # why it should not be judged by; empty when it is complete
     notes: list[str] = field(default_factory=list)  # what else is odd about it; no evidence for a grade has any
+    breaks_off: bool = False  # the file ends before the recording does
     by_operator: bool = False  # no correlation ids: `correlation` is that of the operator around the launches
 
     @property

@@ -36,6 +36,7 @@ HALVES, EVENTS = (
     frozenset("BE"),
     frozenset("XBE"),
 )  # of an event that is no complete one; what becomes an entry of the columns
+ARROW, ENDS = b'"HostToDevice"', frozenset("sf")  # of Ascend
 FRACTION = re.compile(rb'"ts"\s*:\s*"?-?\d*[.eE]')
 
 Identifier = int | str | float | None
@@ -90,6 +91,10 @@ class MoreOfEvent(msgspec.Struct, gc=False):
     args: More | None = None
 
 
+class Arrow(msgspec.Struct, gc=False):
+    id: Identifier = None
+
+
 class Timestamp(msgspec.Struct, gc=False):
     ts: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -97,6 +102,7 @@ class Timestamp(msgspec.Struct, gc=False):
 decode_events = msgspec.json.Decoder(list[Event]).decode
 decode_leniently = msgspec.json.Decoder(list[Event], strict=False).decode  # takes "12.5" for a number
 decode_more = msgspec.json.Decoder(list[MoreOfEvent], strict=False).decode
+decode_arrows = msgspec.json.Decoder(list[Arrow], strict=False).decode
 decode_timestamps = msgspec.json.Decoder(list[Timestamp]).decode
 # What decoding may raise for bytes that nobody has vouched for. DecodeError includes ValidationError.
 DAMAGE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError, NotPackable)
@@ -123,6 +129,7 @@ COLUMNS = OF_ALL | OF_OPS | OF_PYTHON | OF_OTHERS | OF_MEMORY | {"exact_start": 
 
 # Of Ascend's tasks: between what a copy moves, and those that compute and move nothing.
 DIRECTION = re.compile(r"(?:addr )?(host|device) to (host|device)")
+CANN = re.compile(r"(Node|AscendCL|Runtime)@")
 NO_TASK = re.compile(r"(EVENT|NOTIFY)_(WAIT|RECORD)|Notify (Wait|Record)|WRITE_VALUE|Write Value")
 
 IS_OP, IS_PYTHON = (bytes(code == wanted for code in range(256)) for wanted in (CPU_OP, PYTHON))
@@ -154,6 +161,8 @@ class Columns:
         if leniently and any((e.ph == "X" and (e.ts is None or e.dur is None)) or not e.ph for e in events):
             raise ValueError
         exact = None
+        if ARROW in chunk:
+            _keep_arrows(chunk, events)
         phases = {e.ph for e in events}
         xs = [e for e in events if e.ph == "X"] if phases.isdisjoint(HALVES) else _with_halves(events)
         starts: list[Any] = [e.ts for e in xs]  # numbers, once they are packed
@@ -253,10 +262,8 @@ class Columns:
     def _other_ids(self, correlation: list[Any], stream: list[Any], size: list[Any], more: list[More]) -> None:
         """Put what may stand for a correlation, below -1, where there is none."""
         for i, (found, m) in enumerate(zip(correlation, more, strict=True)):
-            other = m.external if m.connection is None else m.connection
-            other = int(other) if isinstance(other, str) and other.isdecimal() and len(other) < 19 else other
-            if found == -1 and isinstance(other, int) and 0 < other < LARGEST - 2 and other != UNCONNECTED:
-                correlation[i] = -2 - other
+            if found == -1:
+                correlation[i] = _below(m.external if m.connection is None else m.connection)
             if stream[i] == -1:
                 stream[i] = m.stream if m.physical == -1 else m.physical
             if size[i] == -1:
@@ -301,6 +308,20 @@ def _more(chunk: bytes, events: list[Event]) -> list[More]:
     return [more.args or NO_MORE for e, more in found if e.ph in EVENTS and e.ts is not None]
 
 
+def _below(number: Identifier) -> int:
+    """What stands in a column for an id that is no correlation: below -1, or -1 where it is none."""
+    number = int(number) if isinstance(number, str) and number.isdecimal() and len(number) < 19 else number
+    return -2 - number if isinstance(number, int) and 0 < number < LARGEST - 2 and number != UNCONNECTED else -1
+
+
+def _keep_arrows(chunk: bytes, events: list[Event]) -> None:
+    """Make both ends of Ascend's arrows, from a call to what it launched, entries of the columns that are no events (see `vendors`)."""
+    for e, arrow in zip(events, decode_arrows(chunk), strict=True):
+        if e.ph in ENDS and e.cat == "HostToDevice":
+            name, number = "Node@launch" if e.ph == "s" else "", _below(arrow.id)
+            e.ph, e.cat, e.name, e.dur, e.args = "X", "Trace", name, 0.0, Args(correlation=number)
+
+
 def _with_halves(events: list[Event]) -> list[Event]:
     """The complete events, and begins and ends of others, with what stands for their durations (see `pairs`)."""
     for e in events:
@@ -324,7 +345,7 @@ def _code_by_arguments(code: int, e: Event, more: More) -> int:
             return SYNC
         return MEMCPY if "MEMCPY" in more.task.upper() or "SDMA" in more.task.upper() else KERNEL
     if more.connection is None:
-        return code
+        return RUNTIME if CANN.match(name) else code
     return KERNEL if name.startswith("hcom_") else RUNTIME
 
 

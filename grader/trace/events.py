@@ -47,11 +47,11 @@ DMA = re.compile(r"dma_request$")
 STEP = re.compile(r"ProfilerStep#\d+")
 # What PyTorch itself marks with `record_function`.
 MARK = re.compile(rf"{STEP.pattern}$|Optimizer\.(step|zero_grad)#|enumerate\(Data|DistributedDataParallel\.forward$")
-# Host calls that put work on the GPU: CUDA's and HIP's, then Intel's (Unified Runtime, Level Zero, SYCL), Ascend's, MTIA's.
+# Host calls that put work on the GPU: CUDA's and HIP's, then Intel's (Unified Runtime, Level Zero, SYCL), Ascend's, MTIA's, Cambricon's, Gaudi's.
 KERNEL_LAUNCH = re.compile(
     r"[a-zA-Z]+Launch(Cooperative)?Kernel"  # of any vendor
     r"|(ur|pi)Enqueue(Cooperative)?KernelLaunch|zeCommandListAppendLaunch(Cooperative)?Kernel|sycl\w*submit"
-    r"|(AscendCL@)?(aclrtLaunchKernel|aclopExecute)|Node@launch|runFunction - job_prep"
+    r"|(AscendCL@)?(aclrtLaunchKernel|aclopExecute)|Node@launch|runFunction - job_prep|cnInvokeKernel|synLaunch"
 )
 GRAPH_LAUNCH = re.compile(r"[a-z]+GraphLaunch|urCommandBufferEnqueue|urEnqueueCommandBuffer|zeCommandQueueExecute")
 COPY_LAUNCH = re.compile(

@@ -26,6 +26,7 @@ class TooLarge(Exception):
 
 
 WRONG_SUM = "incorrect data check"  # zlib's words: some byte is not what it was
+BREAKS_OFF = "they break off"
 
 
 class Damaged(Exception):
@@ -76,7 +77,7 @@ def unzipped(blocks: Iterable[bytes], most: int) -> Iterator[bytes]:
                 if not data and len(block) < BLOCK:
                     break  # it wants more
     if member is not None:
-        raise Damaged("they break off")
+        raise Damaged(BREAKS_OFF)
 
 
 def _before_damage(member, data: bytes) -> bytes:

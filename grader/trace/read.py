@@ -33,6 +33,7 @@ MOST_EVENTS = 8_000_000  # bounds memory: a column entry takes more than the sma
 MOST_DAMAGED = 1_000_000  # events; bounds the time, as each takes some 50 us
 MOST_DROPPED = 0.05  # share of the events that may be damaged and left out of a trace that is judged by
 BROKEN = -2
+CUT = "it is cut short"
 
 MOST_UNZIPPED = 200  # times the size of a file: traces are packed to a tenth or less, and no more than to a hundredth
 LEAST_UNZIPPED = 512 << 20  # bytes
@@ -285,7 +286,7 @@ class _Reading:
                 if tail is None:
                     self.notes.append(document.what_follows(self.salvage.rest()))
             else:
-                self.damage.append("it is cut short")
+                self.damage.append(CUT)
         self._close_part()
         if tail is not None:
             self._merge(tail)
@@ -313,13 +314,15 @@ class _Reading:
         except portion.Unfit as error:
             raise TraceError(f"the trace cannot be read in part: {error}") from None
         self.notes += [left_out] if left_out else []
-        trace, dropped = _assemble(_joined(parts), self.about, self.reasons, self.notes)
+        cut = not ended and all(said.endswith((CUT, pieces.BREAKS_OFF)) for said in self.damage)
+        trace, dropped = _assemble(_joined(parts), self, bool(self.damage) and cut)
         if not len(trace) and (lost or self.bare):
             raise TraceError(foreign.file(self.first, self.file_name))
         if seen and (self.about.schemaVersion is None or len(trace)) and (trace.category == OTHER).all():
             raise TraceError(foreign.events(self.first))
         whole = ended and not any(said.endswith(pieces.WRONG_SUM) for said in self.damage)  # but for what closes it
-        (trace.notes if whole else trace.reasons)[:0] = self.damage
+        enough = whole or (trace.breaks_off and trace.windows.whole)
+        (trace.notes if enough else trace.reasons)[:0] = self.damage
         dropped += lost + flaws["time"] + flaws["phase"]
         said = [counted(lost, "event{s} {are} damaged and lost")] if lost else []
         if repaired := self.salvage.repaired + self.softened:
@@ -415,12 +418,12 @@ def _joined(parts: list[parallel.Part]) -> _Joined:
     return _Joined(whole, list(names), list(threads), list(texts), exact, unreadable, collectives)
 
 
-def _assemble(joined: _Joined, about: document.About, reasons: list[str], notes: list[str]) -> tuple[Trace, int]:
+def _assemble(joined: _Joined, reading: _Reading, breaks_off: bool) -> tuple[Trace, int]:
     """One trace, in order of start, and how many events with absurd times were left out."""
-    c = joined.columns
+    c, about = joined.columns, reading.about
     in_days = np.abs(c["start"]) < LATEST_US
     paired, alone = pairs.close(c, start := joined.start_ns(in_days))
-    by_operator, said = vendors.settle(c, joined.names, joined.threads)
+    by_operator, said = vendors.settle(c, start, joined.names, joined.threads)
     duration, is_event = c["duration"], c["category"] != SPAN
     is_event[alone] = False
     sane = in_days & (duration <= LONGEST_NS / 1000)
@@ -430,7 +433,6 @@ def _assemble(joined: _Joined, about: document.About, reasons: list[str], notes:
     in_time = np.argsort(c["memory_time"], kind="stable")
     marked = vendors.with_marks(c["category"], c["name"], joined.names)
     columns, twice = order.in_order(c, {"start": start, "duration": duration, "category": marked}, np.flatnonzero(keep))
-    stray = len(columns["start"])
     columns, stray = order.without_strays(columns, LONGEST_NS, MOST_DROPPED)
     distributed = about.distributedInfo
     trace = Trace(
@@ -447,8 +449,9 @@ def _assemble(joined: _Joined, about: document.About, reasons: list[str], notes:
         host=about.host_name if isinstance(about.host_name, str) else None,
         collectives=joined.collectives,
         group_sizes=distributed.group_sizes if distributed else (),
-        reasons=[*reasons],
-        notes=[*said, *notes],
+        reasons=[*reading.reasons],
+        notes=[*said, *reading.notes],
+        breaks_off=breaks_off,
         by_operator=by_operator,
     )
     trace.notes.extend(

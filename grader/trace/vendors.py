@@ -7,14 +7,29 @@ from typing import Any
 import numpy as np
 
 from grader.trace.decode import OF_OTHERS
-from grader.trace.events import ANNOTATION, CPU_OP, DMA, KERNEL, MARK, MEMCPY, MEMSET, NO_WORK, PYTHON, SYNC
+from grader.trace.events import (
+    ANNOTATION,
+    CPU_OP,
+    DMA,
+    KERNEL,
+    MARK,
+    MEMCPY,
+    MEMSET,
+    NO_WORK,
+    PYTHON,
+    RUNTIME,
+    SPAN,
+    SYNC,
+)
 from grader.trace.words import counted
 
 MOST_DEVICES = 256
 
 
-def settle(c: dict[str, np.ndarray], names: list[str], threads: list[tuple[Any, Any]]) -> tuple[bool, list[str]]:
-    """Complete the columns of `decode` in place. Returns whether launches are told by operators alone (see `Trace.by_operator`),
+def settle(
+    c: dict[str, np.ndarray], start: np.ndarray, names: list[str], threads: list[tuple[Any, Any]]
+) -> tuple[bool, list[str]]:
+    """Complete the columns of `decode` in place. start: of each event, ns. Returns whether launches are told by operators alone (see `Trace.by_operator`),
     and what there is to say of it."""
     kind = c["category"] = c["category"].copy()
     other = (kind != CPU_OP) & (kind != PYTHON)
@@ -25,6 +40,11 @@ def settle(c: dict[str, np.ndarray], names: list[str], threads: list[tuple[Any, 
     _sort_device_events(kind, c["name"], rows[work], names)
     work = np.isin(kind[rows], (KERNEL, MEMCPY, MEMSET))
     notes: list[str] = []
+    found = kind[rows]
+    _follow_arrows(
+        c["correlation"], found, work, list(zip(c["thread"][rows].tolist(), start[rows].tolist(), strict=True))
+    )
+    kind[rows] = found
     by_operator = _correlate(c["correlation"], work)
     if by_operator:
         notes.append(
@@ -47,6 +67,25 @@ def _sort_device_events(kind: np.ndarray, name: np.ndarray, work: np.ndarray, na
         if said.any():
             mine = work[said[name[work]] & (kind[work] == KERNEL)]
             kind[mine] = code
+
+
+def _follow_arrows(correlation: np.ndarray, kind: np.ndarray, work: np.ndarray, places: list[tuple[int, int]]) -> None:
+    """Give calls and what they launched the number of the arrow between them, if no GPU work has the id of a call. An arrow that begins
+    at no call stands for one that was not recorded. places: thread and start."""
+    arrows, calls = np.flatnonzero((kind == SPAN) & (correlation < -1)), np.flatnonzero(kind == RUNTIME)
+    if not len(arrows) or (np.intersect1d(correlation[work], correlation[calls]) != -1).any():
+        return
+    correlation[work] = correlation[calls] = -1
+    begun, ended = ({places[row]: row for row in rows.tolist()} for rows in (calls, np.flatnonzero(work)))
+    number: dict[int, int] = {}  # of an arrow: that of the first one from the same call
+    for row, arrow in zip(arrows.tolist(), correlation[arrows].tolist(), strict=True):
+        if places[row] not in ended:
+            call = begun.setdefault(places[row], row)
+            kind[call], correlation[call] = RUNTIME, arrow if correlation[call] == -1 else correlation[call]
+            number[arrow] = int(correlation[call])
+    for row, arrow in zip(arrows.tolist(), correlation[arrows].tolist(), strict=True):
+        if places[row] in ended:
+            correlation[ended[places[row]]] = number.get(arrow, -1)
 
 
 def _correlate(correlation: np.ndarray, work: np.ndarray) -> bool:

@@ -44,6 +44,7 @@ MOST = 0.5  # share of the GPU's work that found steps must hold
 SHORT = 0.8  # of the usual length; a step that was cut off is shorter
 STEADY = 0.2  # steps whose work differs by less are alike
 NEARLY = 0.1  # of a step's work: one launch more or less makes no other step
+LEAST_WHOLE = 2  # steps, as the first one is not counted
 LOST = 0.005  # share of the launches that may lack their work at any recording's end
 
 
@@ -59,6 +60,7 @@ class Windows:
     cut: int = 0  # steps at the end of the recording that are not whole
     first: int = 0  # position of the first one among the ProfilerStep annotations, where the profiler rested before it
     warm: int = 0  # steps at its beginning that took many times as long as the others
+    whole: bool = True  # all that belongs to them was written
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -70,7 +72,18 @@ def find(trace: Trace) -> Windows:
     cut = _without_work(trace, found)
     n = len(found) - cut
     found = replace(found, starts=found.starts[:n], ends=found.ends[:n], cut=found.cut + cut)
+    if trace.breaks_off:
+        found = _written_whole(trace, found)
     return replace(found, warm=_warming_up(found))
+
+
+def _written_whole(trace: Trace, found: Windows) -> Windows:
+    """The steps that were whole when work of a later one was written, in a file that breaks off."""
+    launch = trace.launch_of(trace.gpu)
+    n = int((found.ends <= trace.start[launch[launch >= 0]].max(initial=np.iinfo(np.int64).min)).sum())
+    if n < LEAST_WHOLE:
+        return replace(found, whole=False)
+    return replace(found, starts=found.starts[:n], ends=found.ends[:n], cut=found.cut + len(found) - n)
 
 
 def _warming_up(found: Windows) -> int:
