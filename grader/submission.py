@@ -160,8 +160,12 @@ def _parse(source: str, where: str) -> None:
     except SyntaxError as error:
         line = (error.lineno or 0) + 1  # the magic's own line
         text = (error.text or "").strip()
-        advice = " IPython magics and shell commands cannot be part of a submission." if text[:1] in ("%", "!") else ""
-        raise UserError(f"{where}, line {line}: syntax error: {error.msg}: {text!r}.{advice}") from None
+        ipythons = text[:1] in ("%", "!", "?") or text[-1:] == "?"
+        advice = " IPython magics, shell commands and help cannot be part of a submission." if ipythons else ""
+        said = re.sub(
+            r"on line (\d+)", lambda match: f"on line {int(match[1]) + 1}", error.msg
+        )  # Python's words for a block
+        raise UserError(f"{where}, line {line}: syntax error: {said}: {text!r}.{advice}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise UserError(f"{where} cannot be read as Python: {error or type(error).__name__}.") from None
 

@@ -140,8 +140,16 @@ def test_notebook_that_is_too_large(tmp_path):
     ("text", "says"),
     [
         ("x = 1\ndef train(job:\n    yield", r"submission cell 2, line 3: syntax error: .*: 'def train\(job:'"),
-        ("x = 1\n%timeit x", r"submission cell 2, line 3: .*'%timeit x'\. IPython magics and shell commands cannot"),
-        ("!ls", r"submission cell 2, line 2: .*'!ls'\. IPython magics and shell commands cannot"),
+        (
+            "x = 1\n%timeit x",
+            r"submission cell 2, line 3: .*'%timeit x'\. IPython magics, shell commands and help cannot",
+        ),
+        ("!ls", r"submission cell 2, line 2: .*'!ls'\. IPython magics, shell commands and help cannot"),
+        ("x = 1\nx.real?", r"submission cell 2, line 3: .*'x.real\?'\. IPython magics, shell commands and help cannot"),
+        (
+            "x = 1\ndef train(job):\nyield",
+            r"submission cell 2, line 4: .* after function definition on line 3: 'yield'",
+        ),
         ("x = 1\0", "submission cell 2 cannot be read as Python|submission cell 2, line"),
         ("x = '\ud800'", "submission cell 2 cannot be read as Python"),
         ("(" * 5000, "submission cell 2"),
@@ -262,6 +270,69 @@ def test_a_function_that_returns_a_generator_is_one(wraps):
         assert len(child.run(2)[1]) == 2
 
 
+LOOPS = {
+    "a lambda": "train = lambda job: steps(job)",
+    "an object with __iter__": """
+class Trainer:
+    def __init__(self, job):
+        self.job = job
+
+    def __iter__(self):
+        yield from steps(self.job)
+
+train = Trainer
+""",
+    "a decorator that makes the loop": """
+import functools
+
+def looped(setup):
+    @functools.wraps(setup)
+    def train(job):
+        setup(job)
+        yield from steps(job)
+    return train
+
+@looped
+def train(job):
+    job.ready = True
+""",
+    "a partial, wrapped": """
+import functools
+bound = functools.partial(steps)
+
+@functools.wraps(bound)
+def train(job):
+    return bound(job)
+""",
+    "a method": """
+class Trainer:
+    def train(self, job):
+        yield from steps(job)
+
+train = Trainer().train
+""",
+    "a script that reads its command line": """
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", default=1)
+options = parser.parse_args()
+
+def train(job):
+    yield from steps(job)
+""",
+}
+
+
+@pytest.mark.parametrize("form", LOOPS)
+def test_loops_of_other_forms(form):
+    """Each was refused, as no generator or by what the process was started with."""
+    with running(LAB.starter.replace("def train(job):", "def steps(job):") + "\n" + LOOPS[form]) as child:
+        child.load()
+        child.start(1)
+        assert len(child.run(2)[1]) == 2
+
+
 def test_a_function_that_hands_nothing_over_is_not_called():
     """It may train for hours."""
     with (
@@ -303,6 +374,38 @@ def test_error_at_import():
     message = failed(grade_cells("import torch\nimport no_such_package"))
     assert "raised ModuleNotFoundError while it was imported: No module named 'no_such_package'" in message
     assert "submission cell 1, line 3" in message
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("import no_such.inside", "`no_such` is not installed here, and a file beside the notebook is not part"),
+        ("import torch.no_such", "The `torch` that is installed here has no module of this name."),
+        ("await something", "SyntaxError while it was imported: 'await' outside function (submission cell 1, line 2)."),
+        ("display(1)", "`display` belongs to notebooks"),
+        ("get_ipython().run_line_magic('time', '1')", "`get_ipython` belongs to notebooks"),
+        ("rate = job.lr", "The job is what your function is called with"),
+        (
+            "import sys\nsys.exit()",
+            "SystemExit while it was imported (submission cell 1, line 3). Leave out what ends the",
+        ),
+        ("assert 1 > 2", "AssertionError while it was imported (submission cell 1, line 2)."),
+        ("input()", "Nobody can type anything while a submission runs."),
+        ("open('/etc/notes.txt', 'w')", "It can read no files of yours, and write only there."),
+        ("open('tiles.npy')", "It can read no files of yours"),
+        ("import torch\ntorch.empty(1 << 50)", "needs more memory than it may have. Keep less of it at a time."),
+        ("import urllib.request as u\nu.urlopen('https://example.com')", "A submission has no network."),
+        ("def train(): yield", "0 positional arguments but 1 was given. It is called with one argument, the job."),
+        ("def main(job): yield", "Define it in a cell that begins with %%submission."),
+    ],
+)
+def test_what_an_error_means_here(source, says):
+    given = submission(source)
+    with running(given.source) as child, pytest.raises(ChildError) as caught:
+        child.load()
+        child.start(1)
+    said = explain(caught.value, given)
+    assert says in said, said
 
 
 def test_errors_that_only_compiling_finds():
@@ -348,8 +451,9 @@ def test_exception_that_fights_its_own_report():
 def test_error_in_a_loader_worker():
     source = LAB.starter.replace("job.batches)", "job.batches, num_workers=2, collate_fn=collate)")
     result = grade_cells("def collate(samples):\n    return samples[0] / 0\n", source)
-    assert "TypeError" in failed(result) and "submission cell 2, line" in result.fatal
-    assert "in collate" in result.output
+    assert failed(result).startswith("The submission raised TypeError in its loop: unsupported operand type(s) for /:")
+    assert result.fatal.endswith("(submission cell 1, line 3).") and "Traceback" not in result.fatal
+    assert "in collate" in result.output and "grader-" not in result.output
 
 
 def test_killed_loader_worker():

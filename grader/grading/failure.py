@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+import re
+
 from grader.sandbox.child_error import ChildError
 from grader.submission import Submission, defined
 
 WAIT = "Wait until the machine is free and check again."
+NOTEBOOKS_OWN = ("display", "get_ipython", "In", "Out")  # names that IPython brings
+LESS = "The submission needs more memory than it may have. Keep less of it at a time."
+NO_NETWORK = "A submission has no network."
+OWN_FOLDER = (
+    "A submission runs in a folder of its own, empty at first. It can read no files of yours, and write only there."
+)
+MEANINGS = (  # an error's kind, a pattern in its message, and what both mean here
+    ("contract", "defines no function", "Define it in a cell that begins with %%submission."),
+    ("EOFError", "EOF when reading a line", "Nobody can type anything while a submission runs. Leave `input()` out."),
+    ("SystemExit", "", "Leave out what ends the program. The loop must go on for as long as it is asked."),
+    ("FileNotFoundError", "directory: '[^/]", OWN_FOLDER),
+    ("PermissionError", "Errno 13", OWN_FOLDER),
+    ("RuntimeError", "can't allocate memory", LESS),
+    ("MemoryError", "", LESS),
+    ("URLError", "name resolution", NO_NETWORK),
+    ("gaierror", "name resolution", NO_NETWORK),
+    ("ConnectionError", "name resolution", NO_NETWORK),
+)
 UNFIT = "Waiting doesn't help. `grader doctor` says what this machine can grade."
 
 
@@ -25,24 +45,45 @@ def advice(error: ChildError) -> str:
 
 
 def explain(error: ChildError, submission: Submission) -> str:
-    """The message with its place in the notebook, and with what a missing name most likely means."""
-    text = error.message
-    where = submission.where(error.line)
-    if where:
+    """The message with its place in the notebook, and with what it most likely means."""
+    text = error.message.rstrip()
+    if where := submission.where(error.line):
         text = f"{text.removesuffix('.')} ({where})."
-    if error.kind == "NameError" and error.name in submission.elsewhere:
-        text += (
-            f" `{error.name}` is defined in a cell that is not part of the submission. Only cells that "
-            "begin with %%submission are. Move the definition into one."
+    elif text[-1:] not in (".", "!", "?", ")"):
+        text += "."
+    return " ".join(filter(None, (text, _what_to_do(error, submission))))
+
+
+def _what_to_do(error: ChildError, submission: Submission) -> str:
+    """What the error means in a submission; nothing where it says so itself."""
+    if error.kind == "NameError":
+        return _missing_name(error.name, submission)
+    if error.kind == "ModuleNotFoundError" and error.name:
+        package, _, inside = error.name.partition(".")
+        if inside:
+            return f"The `{package}` that is installed here has no module of this name."
+        return (
+            f"`{package}` is not installed here, and a file beside the notebook is not part of the submission. Do without the "
+            "package, or put the file's code into a %%submission cell."
         )
-    elif error.kind == "NameError" and error.name in defined(submission.source):
-        text += f" `{error.name}` is defined further down. Move its definition above the line that uses it."
-    elif error.kind == "NameError":
-        text += (
-            " Only cells that begin with %%submission are part of the submission. Put everything that they need "
-            "into such cells."
+    if error.kind == "TypeError" and error.asked == "start" and error.line is None:  # before the first of its lines
+        return "It is called with one argument, the job."
+    return next((means for kind, sign, means in MEANINGS if kind == error.kind and re.search(sign, error.message)), "")
+
+
+def _missing_name(name: str, submission: Submission) -> str:
+    if name in NOTEBOOKS_OWN:
+        return f"`{name}` belongs to notebooks, and a submission runs as a module without one. Leave it out, or print."
+    if name == "job":
+        return "The job is what your function is called with, so `job` is only known inside of it."
+    if name in submission.elsewhere:
+        return (
+            f"`{name}` is defined in a cell that is not part of the submission. Only cells that begin with %%submission are. "
+            "Move the definition into one."
         )
-    return text
+    if name in defined(submission.source):
+        return f"`{name}` is defined further down. Move its definition above the line that uses it."
+    return "Only cells that begin with %%submission are part of the submission. Put everything that they need into such cells."
 
 
 def with_details(output: str, error: ChildError, submission: Submission) -> str:

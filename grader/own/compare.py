@@ -315,8 +315,7 @@ def _explained(error: ChildError, file: Path, job: Path) -> str:
     """The message, about the file that it happened in."""
     if error.kind == JOB_ERROR:
         return f"{error.message.partition(': ')[2].removesuffix('.')}."
-    text = error.message.replace(f" ({SUBMISSION}, line {error.line})", "")  # as Python says it of what it cannot read
-    text = text.replace("The submission's process", f"The process of {file.name}")
+    text = error.message.replace("The submission's process", f"The process of {file.name}")
     text = text.replace("The submission", file.name).replace("the submission", file.name)
     if error.line is None:
         return text

@@ -32,6 +32,7 @@ from torch.profiler import record_function
 from grader.sandbox.contract import (
     MODULE,
     ContractError,
+    as_iterator,
     checked_loss,
     describe,
     no_generator,
@@ -116,6 +117,7 @@ class Harness:
         entry = entry or self.entry
         modules = getattr(self.workload, "modules", None)  # of a job of one's own
         sys.path += [str(self.home), *(modules(**self.options) if modules else ())]
+        sys.argv = [f"{MODULE}.py"]  # parse_args() must not meet what this process was started with
         # from disk, so that tracebacks, inspect, torch.compile and loader workers find it
         self.module = self.functions.module = importlib.import_module(MODULE)
         train = getattr(self.module, entry, None)
@@ -171,10 +173,7 @@ class Harness:
             self.keys.extend(keys)
             job.requests.key = handing_out.send
         train = getattr(self.module, self.entry)
-        loop = train(self.job)  # a generator, or a function that returns one: a decorated train(job) does
-        if not isinstance(loop, Iterator):
-            raise no_generator(self.entry, train, loop)
-        self.loop = loop
+        self.loop = as_iterator(self.entry, train, train(self.job))
 
     def _handing_out(self) -> Generator[Any, Any, None]:
         """Sent n, it gives what request n is drawn from; before the answer to the request before, that of the one to be answered."""

@@ -67,7 +67,8 @@ def of_the_learner(error: Any, method: str, budget: int | None, trusted: bool) -
             "again": "when its kernel was launched on other inputs",
             "calls": "when its kernel was launched on other inputs",
         }.get(method, "in its loop")
-        text = f"{'It' if trusted else 'The submission'} raised {kind or 'an error'} {where}: {message}"
+        text = f"{'It' if trusted else 'The submission'} raised {kind or 'an error'} {where}"
+        text += f": {message}" if message else ""  # sys.exit() and a bare assert have none
     return ChildError(text, get("traceback")[:6000], kind, line, get("name")[:200], within)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,21 +47,36 @@ def describe(error: BaseException, job_file: str) -> dict[str, Any]:
         text = "".join(traceback.format_exception_only(error))
     else:
         text = "".join(traceback.format_list(frames)) + "".join(traceback.format_exception_only(error))
+    if isinstance(error, SyntaxError) and not frames:
+        message = str(error.msg)  # str() of it adds the module's file, and a line that is not the cell's
     line = frames[-1].lineno if frames else error.lineno if isinstance(error, SyntaxError) else None
+    if caught := re.match(r"Caught (\w+) in DataLoader worker process \d+\.\n", message):
+        kind = caught[1]
+        message, line = _of_worker(kind, message, line)
     return {
         "kind": kind,
         "message": message,
         "traceback": text[-6000:],
         "line": line,
         "within": within[-1] if within else None,
-        "name": str(error.name or "") if isinstance(error, NameError) else "",
+        "name": str(error.name or "") if isinstance(error, (NameError, ModuleNotFoundError)) else "",
     }
+
+
+def _of_worker(kind: str, message: str, line: int | None) -> tuple[str, int | None]:
+    """The message and line of an error in a loader worker, which torch hands over as the text of its traceback."""
+    lines = re.findall(rf'^  File ".*/{MODULE}\.py", line (\d+)', message, re.MULTILINE)
+    said = re.split(rf"^(?:[\w.]+\.)?{kind}(?:: |$)", message.strip(), flags=re.MULTILINE)[-1]
+    return said, int(lines[-1]) if lines else line
 
 
 def returns_nothing(function: Callable[..., Any]) -> bool:
     """Whether it can hand over no generator: it neither yields nor returns a value. Called, it may train for hours."""
+    wrapped = inspect.unwrap(function, stop=inspect.isgeneratorfunction)
+    if not inspect.isfunction(wrapped) or inspect.isgeneratorfunction(wrapped) or wrapped.__name__ == "<lambda>":
+        return False  # what a lambda returns stands there without the word
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+        tree = ast.parse(textwrap.dedent(inspect.getsource(wrapped)))
     except (OSError, SyntaxError, ValueError):
         return False
     return not any(
@@ -100,6 +116,13 @@ def checked_loss(loss: Any, step: int, device: torch.device, line: int | None) -
         raise ContractError(f"Step {step} yielded a tensor on the device {loss.device}", line)
     # a copy on the device costs no synchronisation; without it a CUDA graph's next replay would overwrite the value
     return loss.detach().clone()
+
+
+def as_iterator(entry: str, function: Callable[..., Any], returned: Any) -> Iterator[Any]:
+    """The loop that `function` returned: a generator, as a decorated one does too, or an object whose `__iter__` yields."""
+    if isinstance(returned, Iterable) and not isinstance(returned, Collection):
+        return iter(returned)
+    raise no_generator(entry, function, returned)
 
 
 def no_generator(entry: str, function: Callable[..., Any], returned: Any) -> ContractError:
