@@ -119,7 +119,7 @@ def test_what_is_calibrated_of_one_form_says_nothing_of_another(tmp_path, monkey
     monkeypatch.setattr(machine, "gpu_name", lambda: "a GPU")
     lab = labs.get("4b_nanogpt")
     calibration.store_gain(lab.sized("small"), "cuda", {"gain": 5.0, "date": "today"}, tmp_path / "calibration.json")
-    assert calibration.reference_gain(lab.sized("small"), "cuda") == (5.0, "calibrated on this machine (today)")
+    assert calibration.reference_gain(lab.sized("small"), "cuda") == (5.0, "calibrated on this machine, today")
     assert calibration.reference_gain(lab, "cuda")[0] is None
     assert calibration.honest_spread(lab, "cuda") != calibration.honest_spread(lab.sized("small"), "cuda")
     assert "cuda small" in calibration.outcome_band(lab.sized("small"), "cuda")[1]

@@ -109,7 +109,7 @@ def notes(gain: Gain, letters: bool = False) -> str:
         lines.append(_target(gain, letters))
     if gain.reference:
         the = "R: the" if letters else "The"
-        lines.append(f"{the} reference solution reaches {times(gain.reference)} on this machine.")
+        lines.append(f"{the} reference solution reached {times(gain.reference)} there.")
     if gain.ratios:
         noise = plausible(gain.check.evidence.get("noise"))
         pairs = "1 pair" if len(gain.ratios) == 1 else f"{len(gain.ratios)} pairs"

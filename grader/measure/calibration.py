@@ -46,7 +46,7 @@ def reference_gain(lab: Lab, form: str) -> tuple[float | None, str]:
         except (KeyError, TypeError, ValueError):
             continue  # never measured, or damaged by hand
         if LEAST_GAIN <= gain < math.inf:
-            return gain, f"{source} ({date})"
+            return gain, f"{source}, {date}"
     return None, "this lab's minimum, until `grader calibrate` measures what this machine can gain"
 
 
