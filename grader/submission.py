@@ -97,7 +97,8 @@ def code_cells(notebook: Any, name: str) -> list[str]:
 
 
 def from_cells(cells: Iterable[str], name: str = "The notebook") -> Submission:
-    """Put the %%submission cells, in order, into one module. Raises UserError where there are none or one cannot be parsed."""
+    """Put the %%submission cells, in order, into one module. Raises UserError where there are none, one cannot be parsed, or all
+    cells together are more than anybody should parse."""
     parts: list[str] = []
     starts: list[int] = []
     elsewhere: list[str] = []
@@ -105,6 +106,9 @@ def from_cells(cells: Iterable[str], name: str = "The notebook") -> Submission:
     switches: dict[str, None] = {}  # of `from __future__ import ...`, in order
     lines = characters = 0
     for cell in cells:
+        characters += len(cell)
+        if characters > MAX_SOURCE:  # a megabyte of code takes a gigabyte to parse
+            raise UserError(f"{name} has more than {MAX_SOURCE >> 20} MB of code in its cells.")
         text = cell.replace("\r\n", "\n").replace("\r", "\n")  # Python takes all three for the end of a line
         if is_submission(text):
             body = _from_first_line(text).partition("\n")[2]
@@ -112,9 +116,7 @@ def from_cells(cells: Iterable[str], name: str = "The notebook") -> Submission:
             body = _without_future(body, switches).rstrip("\n")
             starts.append(lines + 2)
             parts.append(f"# {NAMED} {len(starts)}\n{body}\n\n")
-            lines, characters = lines + parts[-1].count("\n"), characters + len(parts[-1])
-            if characters > MAX_SOURCE:
-                raise UserError(f"{name} has a submission of more than {MAX_SOURCE >> 20} MB.")
+            lines += parts[-1].count("\n")
         else:
             elsewhere += defined(text)
             if not prediction or not dict(prediction).keys() >= COMPLETE:  # the first complete one counts

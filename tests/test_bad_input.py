@@ -132,7 +132,7 @@ def test_notebook_that_is_too_large(tmp_path):
     os.truncate(path, 1 << 30)
     with pytest.raises(UserError, match=r"larger than 64 MB\. Clear its outputs"):
         read_notebook(path)
-    with pytest.raises(UserError, match="has a submission of more than 1 MB"):
+    with pytest.raises(UserError, match="has more than 1 MB of code"):
         submission("x = '" + "a" * (2 << 20) + "'")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import json
 import os
@@ -31,7 +32,7 @@ from grader.classroom.store import FAILED, Store
 from grader.classroom.submissions import Call, HandedIn, Job, misplaced, no_plain_files, read_class
 from grader.errors import UserError
 from grader.measure import calibration
-from grader.submission import MAGIC, Submission, solution
+from grader.submission import MAGIC, MAX_SOURCE, Submission, read_notebook, solution
 from grader.version import version
 from tests import adversaries
 
@@ -639,14 +640,21 @@ print([(one.student, bool(one.submission), one.problem) for one in found], mispl
     assert "('bob', True, '')] []" in done.stdout
 
 
-def test_more_code_than_a_submission_can_be_is_not_parsed(tmp_path):
-    """A megabyte of it takes a gigabyte to parse, so the sixty that a notebook may have would end the class."""
-    path = hand_in(tmp_path / "submitted", "ann")
+@pytest.mark.parametrize("text", ["a\n" * (1 << 20), "%%submission\n" + "a\n" * (1 << 20)])
+def test_more_code_than_a_submission_can_be_is_not_parsed(text, tmp_path, monkeypatch):
+    """A megabyte of it takes a gigabyte to parse, so the sixty that a notebook may have would end the class, or a grade."""
+    path, parse, parsed = hand_in(tmp_path / "submitted", "ann"), ast.parse, []
     nb = notebook(REPOSITORY / "labs")
-    nb.cells.append(nbformat.v4.new_code_cell("a\n" * (1 << 20)))
+    nb.cells.append(nbformat.v4.new_code_cell(text))
     nbformat.write(nb, path)
+    monkeypatch.setattr(
+        ast, "parse", lambda source, *rest, **more: parsed.append(source) or parse(source, *rest, **more)
+    )
     (one,) = read_class(REPOSITORY / "labs", tmp_path / "submitted")
     assert one.submission is None and "more than 1 MB of code" in one.problem
+    with pytest.raises(UserError, match="more than 1 MB of code"):
+        read_notebook(path)
+    assert sum(map(len, parsed)) < MAX_SOURCE
 
 
 def test_names_of_files_reach_no_terminal_as_they_are(tmp_path):

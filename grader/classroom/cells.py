@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grader import labs
-from grader.submission import decoded, is_submission
+from grader.submission import MAX_SOURCE, decoded, is_submission
 
 TEXT_MAGICS = ("%%markdown", "%%html", "%%latex", "%%writefile")
 _LAB = re.compile(r"\blab\(\s*[\"']([\w. -]+)[\"']")
@@ -96,14 +96,20 @@ def by_hand(released: Sequence[Any]) -> dict[str, str]:
 def written(cells: Sequence[Any], released: Sequence[Any]) -> list[str]:
     """The texts that a student added or changed, wherever they stand, without white space."""
     known = {_plain(cell) for cell in released}
-    return [text for cell in cells if _is_text(cell) and (text := _plain(cell)) and text not in known]
+    code = sum(len(_plain(cell)) for cell in cells if _is_code(cell))
+    looked_at = [cell for cell in cells if code <= MAX_SOURCE or not _is_code(cell)]  # more should nobody parse
+    return [text for cell in looked_at if _is_text(cell) and (text := _plain(cell)) and text not in known]
+
+
+def _is_code(cell: Any) -> bool:
+    return isinstance(cell, dict) and cell.get("cell_type") == "code"
 
 
 def _is_text(cell: Any) -> bool:
     """Whether a cell holds text. In a code cell it is what is no Python, or comments and strings alone."""
     if not isinstance(cell, dict):
         return False
-    if cell.get("cell_type") != "code":
+    if not _is_code(cell):
         return True
     source = text_of(cell)
     if not isinstance(source, str) or is_submission(source):

@@ -18,7 +18,7 @@ from grader import labs
 from grader.classroom.cells import explanation, grade_id, lab_of, places, text_of
 from grader.errors import UserError
 from grader.measure.blocks import Plan
-from grader.submission import MAX_NOTEBOOK, MAX_SOURCE, Submission, code_cells, from_cells, load_notebook
+from grader.submission import MAX_NOTEBOOK, Submission, code_cells, from_cells, load_notebook
 from grader.version import definition, version
 
 LINK = "The notebook is a link to another file, which is not graded. Hand in the notebook itself."
@@ -234,11 +234,7 @@ def submission_in(notebook: Any) -> Submission:
     """The submission in a student's notebook (its JSON), as `grader class` and `nbgrader autograde` both read it. Raises
     UserError where there is none that can be used."""
     name = "The notebook"
-    cells = code_cells(notebook, name)
-    # a megabyte of code takes a gigabyte to parse, and that is done here, for one student after the other
-    if sum(map(len, cells)) > MAX_SOURCE:
-        raise UserError(f"{name} has more than {MAX_SOURCE >> 20} MB of code in its cells.")
-    return from_cells(cells, name)
+    return from_cells(code_cells(notebook, name), name)
 
 
 def restored(notebook: Any, released: Any) -> Any:
