@@ -52,12 +52,12 @@ def test_form():
     assert {a.category for a in CORPUS.values()} == set(adversaries.CATEGORIES)
     for each in CORPUS.values():
         assert each.says.endswith("."), each.name
-        assert set(each.labs) <= {*labs.loops(), "3i_triton"} and set(each.devices) <= {"cpu", "cuda"}
+        assert set(each.labs) <= {*labs.loops(), *adversaries.OTHERS} and set(each.devices) <= {"cpu", "cuda"}
         assert each.control in adversaries.CONTROLS
         assert bool(each.source) != bool(each.tamper), f"{each.name}: it is a submission or a notebook"
 
 
-@pytest.mark.parametrize("lab", [*labs.loops(), "3i_triton"])
+@pytest.mark.parametrize("lab", [*labs.loops(), *adversaries.OTHERS])
 def test_each_is_python_and_no_starter(lab):
     """A typing mistake would be rejected like a cheat, and prove nothing."""
     for each in CORPUS.values():

@@ -6,8 +6,10 @@ import copy
 import json
 import re
 import shutil
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import papermill
@@ -34,6 +36,7 @@ from grader.measure import decision
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
 from grader.submission import MAGIC, Submission, from_cells
 from grader.workloads import stopwatch as stopwatch_workload
+from tests.adversaries import forges_its_recording
 
 ANSWERS = ("1c_diagnose", "1e_retest", "2h_retest")
 
@@ -881,6 +884,27 @@ def test_annotate_half(edits, window, phases, said):
     checks = recorded(*edits)
     assert [check.points for check in checks] == [window, phases], [check.reason for check in checks]
     assert said in checks[0].reason + checks[1].reason
+
+
+@pytest.mark.slow
+def test_annotate_a_file_that_no_profiler_wrote():
+    """It can be written at home: what is there without any recording earns nothing."""
+    result = grade(cell(forges_its_recording.source(ANNOTATE.name)), ANNOTATE, device="cpu", quick=True)
+    assert result.score == 0 and "no step of this run" in result.check("phases").reason
+
+
+def test_annotate_a_trace_of_very_many_steps():
+    """Memory and time for each step are the same, however many there are: 30,000 took four gigabytes and a minute."""
+    made: dict[str, Any] = {}
+    exec(forges_its_recording.TRACE, made)  # our own text
+    found = annotate.Findings(ANNOTATE, "cpu")
+    found.recorded = trace.read_bytes(made["trace"](20_000, found.mark).encode(), expect_gpu=False)
+    tracemalloc.start()
+    phases = annotate.judge_phases(found)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert "Right: data_wait, h2d, fwd, bwd, opt." in phases.reason
+    assert most < 100 << 20
 
 
 @pytest.mark.skipif(not machine.has_gpu(), reason="needs an NVIDIA GPU")

@@ -258,6 +258,8 @@ def judge_phases(findings: Findings) -> CheckResult:
     check, recorded = findings.lab.phases, findings.recorded
     if recorded is None or not len(recorded.steps):
         return scored(check, 0, "There is no trace with steps in which phases could be found.")
+    if not _numbers(recorded, findings.mark):
+        return scored(check, 0, "The trace holds no step of this run with its backward pass, so it shows no phases.")
     spans = {phase: phase_spans(recorded, phase) for phase in PHASES}
     wrong = {phase: why for phase in PHASES if (why := _wrong(recorded, phase, spans))}
     good = [phase for phase in PHASES if phase not in wrong]
@@ -284,8 +286,10 @@ def _wrong(recorded: Trace, phase: str, spans: dict[str, np.ndarray]) -> str:
     if len(own) != steps:
         return f"is there {len(own)} times in {steps} steps"
     for other, others in spans.items():
-        start, end = recorded.start[others][:, None], recorded.end[others][:, None]
-        if other != phase and len(others) and ((start < recorded.end[own]) & (recorded.start[own] < end)).any():
+        # counted, not compared one with one: the trace is the learner's, and may hold any number of steps
+        begun = np.searchsorted(np.sort(recorded.start[others]), recorded.end[own], side="left")
+        ended = np.searchsorted(np.sort(recorded.end[others]), recorded.start[own], side="right")
+        if other != phase and (begun > ended).any():
             return f"and `{other}` overlap. One must end before the other begins"
     for pattern, what in WITHIN[phase]:
         inside = _starts(recorded, pattern)
@@ -301,9 +305,11 @@ def _wrong(recorded: Trace, phase: str, spans: dict[str, np.ndarray]) -> str:
         if pattern not in ANYWHERE and not np.all((before >= 0) & (inside < recorded.end[own][before])):
             return f"is not around all of {what}"
     if phase == "opt":
-        clearing = _starts(recorded, CLEARING)[:, None]
-        around = np.concatenate([own, spans["bwd"]])
-        if not np.all(((recorded.start[around] <= clearing) & (clearing < recorded.end[around])).any(axis=1)):
+        clearing, around = _starts(recorded, CLEARING), np.concatenate([own, spans["bwd"]])
+        begun, ended = (
+            np.searchsorted(np.sort(times[around]), clearing, side="right") for times in (recorded.start, recorded.end)
+        )
+        if not np.all(begun > ended):
             return "is not around optimizer.zero_grad(), and neither is `bwd`"
     return ""
 

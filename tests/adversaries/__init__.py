@@ -30,6 +30,7 @@ __all__ = [
     "CATEGORIES",
     "DRIVES",
     "LINKS",
+    "OTHERS",
     "Adversary",
     "ahead",
     "all_at_once",
@@ -49,6 +50,7 @@ __all__ = [
     "wrap",
 ]
 
+OTHERS = ("1a_stopwatch", "1b_annotate", "3i_triton")  # labs that are no loops to be made faster
 LABS = ("2a_workers", "3a_precision")  # whose loops and half fixes `tests.variants` can edit
 CATEGORIES = ("timing", "work", "machine", "nbgrader")
 INPUTS = variants._INPUTS

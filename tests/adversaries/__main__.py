@@ -33,7 +33,9 @@ def main() -> int:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.adversaries", description=__doc__.split("\n")[0])
-    parser.add_argument("--labs", default=",".join([*labs.loops(), "3i_triton"]), help="names, separated by commas")
+    parser.add_argument(
+        "--labs", default=",".join([*labs.loops(), *adversaries.OTHERS]), help="names, separated by commas"
+    )
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--only", default="", help="names of adversaries and controls, separated by commas")
     parser.add_argument("--times", type=int, default=1, help="grade each so often; 1 where nothing is said")
