@@ -75,6 +75,8 @@ PRODUCTS = {
     "void gemv2T_kernel_val<int, int, float, float, float>": ORDINARY,
 }
 ATTENTION = [
+    *("sparse_attn_fwd_kernel", "_sparse_attn_prefill_kernel", "nsa_attention_fwd", "moba_attn_varlen", "_attention_inner_fwd"),
+    "_decode_grouped_att_m_fwd_kernel_rope",
     # linear attention, and states that are carried from chunk to chunk
     *(
         "chunk_gated_delta_rule_fwd_kernel_h_blockdim64",
@@ -134,6 +136,7 @@ ATTENTION = [
     "void mmha::masked_multihead_attention_kernel<uint16_t>",
 ]
 COLLECTIVES = [
+    *("void flux::a2a_kernel<8>", "tilelink_all2all", "fi_ep_combine", "quick_reduce_kernel", "void symm_mem::all_to_all_vdev"),
     *(
         "void hybrid_ep::combine_kernel<8>",
         "void nixl_ep::dispatch<8>",
@@ -171,6 +174,9 @@ COLLECTIVES = [
     "oneccl_allreduce_large_float",
 ]
 OTHERS = {
+    **{name: "normalisation" for name in ("void flashinfer::norm::GemmaRMSNormKernel<8>", "gemma_fused_add_rmsnorm")},
+    **{name: "optimizer" for name in ("_adamw_kernel", "void adam8bit_blockwise<float>")},
+    **{name: "unknown" for name in ("void merge_attn_states_kernel<float>", "build_attention_metadata")},
     "deepgemm_compute_src2dst_triton_kernel": "routing to experts",
     "compute_masked_m_triton_kernel": "routing to experts",
     "fill_gateup_input_triton_kernel": "routing to experts",

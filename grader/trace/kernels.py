@@ -19,17 +19,15 @@ MATMUL_OP = re.compile(
 # The patterns for kernels are searched for in names in lower case: five times as fast as re.IGNORECASE.
 # Attention in one kernel. `ATTENTION` names it, `BESIDE_ATTENTION` what only prepares its inputs or its cache.
 ATTENTION = re.compile(
-    r"flash_?(fwd|bwd|attn|mla)|flashattn|flashattention|sdpa|fmha|flex_attention|pagedattention|paged_attention|attention_?kernel"
-    r"|(?<![a-z])_?attn_(fwd|bwd)|efficient_attention|unified_attention|multihead_attention|(?<![a-z])mmha|(?<![a-z])mha_(fwd|bwd|varlen)"
-    r"|(^| )_?fwd_kernel(_stage\d)?(\.kd)?$|(^| )_?bwd_kernel(_dkdv|_dk_dv|_dq)?(\.kd)?$|grouped_kernel_stage\d|decode_att_m_|_attn_kernel|sage_?(fwd|attn)|lightning_attn"
-    r"|device_kernelin\d+flash|qk_int\w*_attn|attentionscore|natten|(?<![a-z])pa_(bf16|fp16|ragged|decode|persistent)|mla_[aw]\d"
-    r"|(prefill|decode)with\w*kvcache|mlapagedattention|mla_(decode|prefill)|xqa|kernel_mha|mla_fwd|attention_(2d|3d)|(context|extend|prefill|decode)_attention|flash_?decod|gqa_decode|(ring|cross|self)_attention"
+    r"attn|attention|flash_?(fwd|bwd|mla|decod)|sdpa|fmha|(?<![a-z])mmha|(?<![a-z])mha_(fwd|bwd|varlen)|gqa_decode|kernel_mha|xqa|natten"
+    r"|(^| )_?fwd_kernel(_stage\d)?(\.kd)?$|(^| )_?bwd_kernel(_dkdv|_dk_dv|_dq)?(\.kd)?$|grouped_kernel_stage\d|decode_(grouped_)?att_m_|sage_?fwd"
+    r"|device_kernelin\d+flash|(?<![a-z])pa_(bf16|fp16|ragged|decode|persistent)|mla_([aw]\d|decode|prefill|fwd)|(prefill|decode)with\w*kvcache"
     # linear attention and state spaces: flash-linear-attention's and Mamba's
     r"|(chunk|parallel)_(\w+_)?(fwd|bwd)_(kernel|d[a-z]+_kernel)|delta_rule|scaled_dot_kkt|recompute_w_u|fused_recurrent_|_bmm_chunk|mqa_logits"
 )
 BESIDE_ATTENTION = re.compile(
     r"triton_(_\d|poi|red|per|for|spl|mix)|reshape_and_cache|store_?kv|kv_indices|rotary|_quant|concat_and_cache|metadata|copy_page|set_kv|set_mla|gather_cache|softmax"
-    r"|causal_conv|(l2|layer_?|rms_?)norm|cumsum|gating_kernel"
+    r"|causal_conv|(l2|layer_?|rms_?)norm|cumsum|gating_kernel|attn_(states|mask|bias|lse)|attention_mask"
 )
 # Of attention the kernels that also skip what a causal mask hides: FlashAttention's, cuDNN's, and what FlexAttention compiles.
 # The memory-efficient kernel (fmha) is not one of them.
@@ -50,7 +48,7 @@ TRITON_PRODUCT = re.compile(
 # Kernels that are a matrix product or a convolution (an attention is two products). Layout changes, casts and reductions that
 # such an operator launches beside it are not.
 MATMUL_KERNEL = re.compile(
-    r"(?<!fb)gemm|gemv|nvjet|xmma|cutlass(?!::\w+_t\b)|winograd|convolve|_conv|conv_|conv[123]d|conv2|convolutionforward"
+    r"(?<!fb)gemm(?!a_?(rms|norm|fused))|gemv|nvjet|xmma|cutlass(?!::\w+_t\b)|winograd|convolve|_conv|conv_|conv[123]d|conv2|convolutionforward"
     r"|convolutionbackward|scudnn|fprop|dgrad|wgrad|fft2d_(r2c|c2r)|cijk_|s\d+cudnn|first_layer_fwd"
 )
 NO_MATMUL_KERNEL = re.compile(
@@ -89,9 +87,9 @@ NOT_HALF = re.compile(
 LAYOUT_KERNEL = re.compile(r"nchwtonhwc|nhwctonchw")  # cuDNN's, between its layouts
 # Collectives, sends and receives: NCCL and RCCL, those of serving engines and of symmetric memory, exchanges of experts.
 COMMUNICATION = re.compile(
-    r"nccl(dev)?kernel|ncclsym|rccl|mscclpp|mscclkernel|nvshmem|(^|[^a-z])mori(::|_)|ep(dispatch|combine)|deep_ep|pplx|quickreduce"
+    r"nccl(dev)?kernel|ncclsym|rccl|mscclpp|mscclkernel|nvshmem|(^|[^a-z])mori(::|_)|(?<![a-z])ep_?(dispatch|combine)|deep_ep|pplx|quick_?reduce"
     r"|cross_device_reduce|(one|two)_?shot|multimem|lamport|symmetric_memory|userbuffers|(^|[^a-z])hcom_|hccl|oneccl|send_?recv|(hybrid|nixl)_ep|uccl|moe_?all_?to_?all|moecomm"
-    r"|moea2a|moe_?distribute_?(dispatch|combine)|a2a_(dispatch|combine)|(?<![a-z])barrier_all|local_device_load"
+    r"|moea2a|moe_?distribute_?(dispatch|combine)|(?<![a-z])a2a(?![a-z])|all2all|(?<![a-z])barrier_all|local_device_load"
     r"|(?<!block)(?<!warp)all_?reduce|all_?gather(?!ed)|reduce_?scatter|all_?to_?all|put_signal|wait_signal"
 )
 NO_COMMUNICATION = re.compile(r"triton_(poi|red|per|for|spl|mix)_|at::native::")
@@ -152,7 +150,7 @@ FAMILIES = tuple(
         ("fused by a compiler", r"triton_(_\d|poi|red|per|for|spl|mix)|nvfuser"),
         (
             "optimizer",
-            r"multi_tensor_apply|fused_?(adam|sgd|optimizer)|adamfunctor|rowwise_adagrad|koptimizer|apply_?(adam|sgd)",
+            r"multi_tensor_apply|adam|(fused|apply)_?(sgd|optimizer)|rowwise_adagrad|koptimizer",
         ),
         (
             "caching keys and values",
