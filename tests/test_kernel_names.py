@@ -75,7 +75,13 @@ PRODUCTS = {
     "void gemv2T_kernel_val<int, int, float, float, float>": ORDINARY,
 }
 ATTENTION = [
-    *("sparse_attn_fwd_kernel", "_sparse_attn_prefill_kernel", "nsa_attention_fwd", "moba_attn_varlen", "_attention_inner_fwd"),
+    *(
+        "sparse_attn_fwd_kernel",
+        "_sparse_attn_prefill_kernel",
+        "nsa_attention_fwd",
+        "moba_attn_varlen",
+        "_attention_inner_fwd",
+    ),
     "_decode_grouped_att_m_fwd_kernel_rope",
     # linear attention, and states that are carried from chunk to chunk
     *(
@@ -136,7 +142,13 @@ ATTENTION = [
     "void mmha::masked_multihead_attention_kernel<uint16_t>",
 ]
 COLLECTIVES = [
-    *("void flux::a2a_kernel<8>", "tilelink_all2all", "fi_ep_combine", "quick_reduce_kernel", "void symm_mem::all_to_all_vdev"),
+    *(
+        "void flux::a2a_kernel<8>",
+        "tilelink_all2all",
+        "fi_ep_combine",
+        "quick_reduce_kernel",
+        "void symm_mem::all_to_all_vdev",
+    ),
     *(
         "void hybrid_ep::combine_kernel<8>",
         "void nixl_ep::dispatch<8>",

@@ -31,12 +31,19 @@ MAGIC = (
     (rb"\x28\xb5\x2f\xfd", "compressed by zstd: unpack it first (zstd -d)"),
     (rb"\xfd7zXZ\x00", "compressed by xz: unpack it first (unxz)"),
     (rb"BZh\d", "compressed by bzip2: unpack it first (bunzip2)"),
+    (rb"7z\xbc\xaf|Rar!", "an archive of 7z or RAR: unpack it first"),
+    (rb"\x04\x22\x4d\x18", "compressed by lz4: unpack it first (lz4 -d)"),
     (rb"version https://git-lfs", "where Git LFS puts a file, not the file itself: get it with git lfs pull"),
     (rb"# tracer:", LINUX),
     (rb"\x7fELF", "a program"),
     (rb"%PDF", "a PDF"),
     (rb"\x89PNG|\xff\xd8\xff", "a picture"),
     (rb"(?s:.{8,40})brain\.Event:", "an event file of TensorBoard: open it with TensorBoard"),
+    (
+        rb"[^\n\x00]{1,999};[^\n\x00]{1,999} \d{1,9}\r?\n",
+        "collapsed stacks, as py-spy writes with --format raw: open them at speedscope.app",
+    ),
+    (rb"[^\n\x00,]{1,200},[^\n\x00]{1,999},[^\n\x00]{1,999}\n", "a table (CSV)"),
     (rb"\n(?s:.{0,2000})(/host:|/device:|hlo_|/job:)", "an XPlane file of JAX or TensorFlow: open it with XProf"),
     (rb"\n[\x00-\xff]{1,4}[\x08-\x7a]", "a protobuf, probably of Perfetto: open it at ui.perfetto.dev"),
 )
@@ -73,6 +80,7 @@ DOCUMENTS = (
         rb"",
         "a list of numbers, such as a memory timeline's (export_memory_timeline)",
     ),
+    (rb'"meta"\s{0,9}:', rb'"libs"\s{0,9}:', "a profile of a browser (Firefox): open it at profiler.firefox.com"),
     (rb'"log"\s{0,9}:\s{0,9}\{', rb'"entries"\s{0,9}:', "a HAR file of a browser"),
     (
         rb'"nodes"\s{0,9}:',
@@ -93,6 +101,7 @@ WRITERS = (
         rb'"(cat|ph)"\s{0,9}:\s{0,9}"[^"]*(devtools|blink|v8|toplevel|cc,|netlog|disabled-by-default|renderer|loading|__metadata)',
         "a trace of a browser (Chrome's DevTools), not of torch.profiler: open it there, under Performance",
     ),
+    (rb'"cat"\s{0,9}:\s{0,9}"py-spy"', "a profile of py-spy, not of torch.profiler: open it with Perfetto"),
     (rb"viztracer_metadata|\"FEE\"", "a trace of VizTracer, not of torch.profiler: open it with vizviewer"),
     (
         rb'"(BeginNs|DurationNs|HIP_API|HSA_API)"|"(CPU HIP API|CPU HSA API|COPY)"|hsa_activity',
