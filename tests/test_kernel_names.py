@@ -143,6 +143,10 @@ ATTENTION = [
 ]
 COLLECTIVES = [
     *(
+        "void dpsk::ep::internode::combine<false, 8, __nv_bfloat16>",
+        "void dpsk::ep::intranode::cached_notify_combine<8>",
+    ),
+    *(
         "void flux::a2a_kernel<8>",
         "tilelink_all2all",
         "fi_ep_combine",

@@ -211,6 +211,45 @@ def test_steps_are_found_by_annotations_that_repeat(name):
     assert "which was recorded 8 times" in a.metrics.notes[-1] and a.diagnosis.confidence <= 0.9
 
 
+def layered(passes, around=None, name="TransformerLayer_{}", inner="Attention"):
+    job = Job()
+    for _ in range(passes):
+        start = job.now
+        job.op("aten::embedding", 300)
+        for layer in range(4):
+            first = job.now
+            for _ in range(5):
+                job.op(length=300)
+            job.mark(inner, first)
+            for _ in range(5):
+                job.op(length=300)
+            job.mark(name.format(layer), first)
+        job.op(length=300).wait()
+        if around:
+            job.mark(around, start)
+    return job
+
+
+@pytest.mark.parametrize("around", ["Model_Forward", "train_step", "forward pass"])
+@pytest.mark.parametrize("name", ["TransformerLayer_{}", "blocks.{}", "part {}", "[pl][module]Block: model.layers.{}"])
+def test_annotated_layers_of_one_pass_are_no_steps(name, around):
+    a = seen(layered(1, around, name))
+    assert a.metrics.steps == 1 and a.metrics.kernels == 42 and a.diagnosis.cause == "compute-bound"
+
+
+@pytest.mark.parametrize("name", ["TransformerLayer_{}", "encoder.block.{}", "stage{}"])
+def test_a_layer_comes_once_in_each_step(name):
+    a = seen(layered(6, None, name, inner="nccl:all_gather"))
+    assert a.metrics.steps in (4, 5) and a.metrics.kernels == 42 and a.diagnosis.cause == "compute-bound"
+
+
+def test_steps_within_one_annotation_are_steps():
+    job = Job()
+    start = job.now
+    a = seen(job.steps(8, name="decode {}").mark("generate", start))
+    assert ms(a) == 10 and a.metrics.kernels == 10
+
+
 def test_what_lies_between_annotations_belongs_to_the_step():
     job = Job()
     for number in range(8):
@@ -662,6 +701,10 @@ SQLITE = b"SQLite format 3\0" + bytes(100)
         ({"traceEvents": FTRACE, "systemTraceEvents": "# tracer: nop"}, "Linux or Android"),
         (b"# tracer: nop\n#\n  <idle>-0 [000] d..3 1.0: sched_switch", "Linux or Android"),
         (NSYS, "Nsight Systems"),
+        (
+            [{"cat": "checkTypes", "name": "checkVariable", "ph": "X", "pid": 1, "tid": 1, "ts": 5, "dur": 9}],
+            "TypeScript",
+        ),
         ([{"cat": "py-spy", "name": "f", "ph": "B", "pid": 1, "tid": 1, "ts": 5, "args": {"line": 3}}], "py-spy"),
         (b"main (train.py:3);step (train.py:9);forward (m.py:1) 120\nmain (train.py:3) 33\n", "py-spy"),
         (b"Time (%),Total Time (ns),Instances,Name\n40.1,1000,3,gemm\n", "CSV"),

@@ -98,6 +98,10 @@ DOCUMENTS = (
 WRITERS = (
     (rb'"hlo_(op|module)"|"/device:|"/host:|"XLA Ops"|"TensorFlow Ops"|"tf_op"|"/job:|"run_id"\s{0,9}:', JAX),
     (
+        rb'"cat"\s{0,9}:\s{0,9}"(checkTypes|checkSourceFile)"',
+        "a trace of the TypeScript compiler (tsc --generateTrace), not of torch.profiler",
+    ),
+    (
         rb'"(cat|ph)"\s{0,9}:\s{0,9}"[^"]*(devtools|blink|v8|toplevel|cc,|netlog|disabled-by-default|renderer|loading|__metadata)',
         "a trace of a browser (Chrome's DevTools), not of torch.profiler: open it there, under Performance",
     ),

@@ -87,7 +87,7 @@ NOT_HALF = re.compile(
 LAYOUT_KERNEL = re.compile(r"nchwtonhwc|nhwctonchw")  # cuDNN's, between its layouts
 # Collectives, sends and receives: NCCL and RCCL, those of serving engines and of symmetric memory, exchanges of experts.
 COMMUNICATION = re.compile(
-    r"nccl(dev)?kernel|ncclsym|rccl|mscclpp|mscclkernel|nvshmem|(^|[^a-z])mori(::|_)|(?<![a-z])ep_?(dispatch|combine)|deep_ep|pplx|quick_?reduce"
+    r"nccl(dev)?kernel|ncclsym|(inter|intra)node(_ll)?::|rccl|mscclpp|mscclkernel|nvshmem|(^|[^a-z])mori(::|_)|(?<![a-z])ep_?(dispatch|combine)|deep_ep|pplx|quick_?reduce"
     r"|cross_device_reduce|(one|two)_?shot|multimem|lamport|symmetric_memory|userbuffers|(^|[^a-z])hcom_|hccl|oneccl|send_?recv|(hybrid|nixl)_ep|uccl|moe_?all_?to_?all|moecomm"
     r"|moea2a|moe_?distribute_?(dispatch|combine)|(?<![a-z])a2a(?![a-z])|all2all|(?<![a-z])barrier_all|local_device_load"
     r"|(?<!block)(?<!warp)all_?reduce|all_?gather(?!ed)|reduce_?scatter|all_?to_?all|put_signal|wait_signal"

@@ -27,6 +27,9 @@ WAITS = re.compile(f"{SYNC_CALL.pattern}|{COPY_LAUNCH.pattern}")
 DIGITS = re.compile(r"\d+")
 # What serving engines, and some users, write around one.
 ONE_STEP = re.compile(r".*(execute|step|iteration|batch|forward|decode|prefill|generat)", re.IGNORECASE)
+# What is within one of these belongs to one step; and parts of a step, which are numbered as steps may be.
+WHOLE = re.compile(r".*(forward|step|iteration)(?!s)", re.IGNORECASE)
+PART = re.compile(r"(layer|block|stage|module|expert|bucket|encoder|decoder)s?[\W_]*\d", re.IGNORECASE)
 MOST_TRIED = 40  # lengths of a repetition
 MOST_OPERATORS = 500_000
 TOO_LONG = 1.5  # times the usual length: then the last one is not all of a repetition
@@ -240,7 +243,13 @@ def _by_annotation(trace: Trace, moments: np.ndarray) -> Windows | None:
     if len(own) < 2:
         return None
     plain_names: dict[str, int] = {}  # "decode 17" and "decode 18" are one
-    kinds = np.array([plain_names.setdefault(DIGITS.sub("#", name), len(plain_names)) for name in trace.names])
+    like = (name if PART.search(name) else DIGITS.sub("#", name) for name in trace.names)
+    kinds = np.array([plain_names.setdefault(name, len(plain_names)) for name in like])
+    whole = own[trace.named(WHOLE, own) & (np.bincount(kinds[trace.name[own]])[kinds[trace.name[own]]] == 1)]
+    for one in whole[_work(moments, trace.start[whole], trace.end[whole]) >= MATCH * len(moments)].tolist():
+        own = own[(trace.start[own] < trace.start[one]) | (trace.end[own] > trace.end[one]) | (own == one)]
+    if len(own) < 2:
+        return None
     group = kinds[trace.name[own]] * len(trace.threads) + trace.thread[own]
     best: tuple[float, int, np.ndarray] | None = None
     _, of, count = np.unique(group, return_inverse=True, return_counts=True)
