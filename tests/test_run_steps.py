@@ -10,7 +10,7 @@ from grader import trace
 from grader.frontends.run import summary
 from grader.own import record as records
 from grader.own.running import Seen
-from tests.own_jobs import LOOK, MODEL, STEPS, script, watched, watched_all
+from tests.own_jobs import CLOCK, LOOK, MODEL, STEPS, script, watched, watched_all
 
 
 def test_a_job_is_timed_and_recorded(tmp_path):
@@ -374,6 +374,17 @@ def test_what_was_timed_of_a_measurement_that_did_not_end_counts(tmp_path):
     said = "\n".join(summary(seen, records.record(seen, ["x"])))
     assert "It ended within the measurement, after 40 steps in" in said
     assert "recorded steps" in said
+
+
+def test_a_few_long_steps_that_were_timed_count(tmp_path):
+    """A job that ends within its second window, which is as short as the first: steps take three seconds by the job's own clock."""
+    body = """
+        for _ in range(12):
+            step(); clock[0] += 3.0
+    """
+    process, _ = watched(tmp_path, CLOCK, MODEL, body, options={"at_step": 6, "record": False})
+    (look,) = process["looks"]
+    assert look["step_s"] == [[3.0] * 4]
 
 
 def test_how_far_it_was_is_said_where_nothing_was_timed(tmp_path):

@@ -402,7 +402,7 @@ def _look(plan: Plan, step: int, before: dict) -> dict:
     timed = [first.seconds(), second.seconds()]
     return {
         "at_step": first.first,
-        "step_s": timed if second.read else [each for each in timed if len(each) >= FEWEST],
+        "step_s": timed if second.read else [timed[0], *([timed[1]] if len(timed[1]) >= FEWEST else [])],
         "stationary": alike(*timed, plan.whole),
         "trace": recorder.file if recorder else "",
         "why_no_trace": recorder.why_not if recorder else "",

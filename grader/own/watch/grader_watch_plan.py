@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from statistics import fmean, median, stdev
 
 WARM_STEPS, WARM_S = 12, 3.0  # before that no step counts: compilation, autotuning, caches
-NEVER_WARM_S = 60.0  # then it is measured as it is, and said
+NEVER_WARM_S, LONG_STEPS = 60.0, 3  # then it is measured as it is, and said; of long steps so many are enough
 WINDOW_S, LEAST_S, FEWEST = 4.0, 1.5, 10  # of the timed steps: at most, at least, and how many at least
+FEWER = ((2.0, 4), (10.0, 2))  # where a step takes longer than so many seconds
 PRECISION = 0.01  # of a window's mean, as its standard error: a window is no longer than this takes
 RECORDED_S, FEWEST_RECORDED, MOST_RECORDED = 20.0, 8, 40  # at most so long; steps
 MOST = 2000  # timed steps
@@ -62,7 +63,8 @@ def alike(first: Sequence[float], second: Sequence[float], whole: int) -> bool:
 def warming(times: Sequence[float], passed_s: float, compiled_s: float, loader: dict) -> str:
     """What the warm-up waits for; nothing when it is over. passed_s: since the first step; compiled_s: since then, or since the
     last compilation. loader: its number of workers, and the batches that each prefetches."""
-    whole, least = max(1, loader["workers"]), max(WARM_STEPS, min(2 * queue(loader), LONGEST_QUEUE))
+    needed = WARM_STEPS if passed_s <= NEVER_WARM_S else LONG_STEPS
+    whole, least = max(1, loader["workers"]), max(needed, min(2 * queue(loader), LONGEST_QUEUE))
     if len(times) < least:
         return f"{least} steps after the first, of which {len(times)} were made"
     if passed_s > NEVER_WARM_S:
@@ -102,6 +104,11 @@ def period(times: Sequence[float]) -> int:
     return next((n for n in range(2, len(last) // 4 + 1) if spread(n) < alike / 4), 1)
 
 
+def fewest(step_s: float) -> int:
+    """Timed steps, at least."""
+    return next((steps for longer, steps in reversed(FEWER) if step_s > longer), FEWEST)
+
+
 def planned(times: Sequence[float], loader: dict, most_s: float, record: bool = True, turns: bool = True) -> dict:
     """How many steps are timed, twice, and recorded. times: of the last steps; turns: they are in a row."""
     turn = period(times) if turns else 1
@@ -115,7 +122,7 @@ def planned(times: Sequence[float], loader: dict, most_s: float, record: bool = 
     # by the noise of whole rounds: where it is small, a short window is as sure as a long one
     needed = (stdev(each) / fmean(each) / PRECISION) ** 2 * whole if len(each) > 2 else math.inf
     timed = min(max(needed, LEAST_S / step_s), most_s / step_s)
-    timed = min(MOST, max(FEWEST if step_s < 2 else 4, math.ceil(timed)))
+    timed = min(MOST, max(fewest(step_s), math.ceil(timed)))
     return {
         "timed": -(-timed // whole) * whole,
         # while the profiler starts, the workers fill their queue: it is used up first
