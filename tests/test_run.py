@@ -52,6 +52,14 @@ def test_the_report_the_trace_and_the_numbers_are_files(tmp_path):
     assert b"this job ran on the CPU" in done.stderr and b"incomplete" not in done.stderr
 
 
+def test_a_job_on_another_device_is_not_told_that_it_ran_on_the_cpu(tmp_path):
+    job = script(tmp_path, MODEL.replace("import torch\n", "import torch; torch.set_default_device('meta')\n"), STEPS)
+    done = command(tmp_path, "--at-step", "6", "--stop", "--", sys.executable, job, "9000")
+    assert b"this job ran on meta" in done.stderr
+    assert b"(of the optimizer), on meta" in done.stderr
+    assert b"CPU" not in done.stderr
+
+
 def test_other_programs_that_had_the_processor_are_named(tmp_path):
     """Two of them on the job's only core."""
     pin = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"

@@ -29,6 +29,13 @@ def test_a_job_is_timed_and_recorded(tmp_path):
     assert {"backward", "optimizer"} <= process["parts"].keys()
 
 
+def test_a_device_that_is_neither_cuda_s_nor_the_cpu_is_named(tmp_path):
+    """PyTorch's meta device is one, and has neither a name nor autocast."""
+    body = MODEL.replace("import torch\n", "import torch; torch.set_default_device('meta')\n")
+    process, seen = watched(tmp_path, body, STEPS, options={**LOOK, "ask": ["autocast"]})
+    assert (seen.status, process["steps"], process["device"]) == (0, 80, "meta")
+
+
 STEPPING = {
     "accumulation": """
         for _ in range(20):

@@ -30,6 +30,9 @@ ON_CPU = (
     "this job ran on the CPU. Its report says what a step waits for, which operators take most of it, and what the host does between "
     "them. Causes that need a GPU are none here."
 )
+ELSEWHERE = (
+    "this job ran on {}, where work that waits in the device's queue isn't seen. Its steps and their parts are timed by the host's clock."
+)
 ROW = "  {:<22} {}"
 PARTS = {
     "data_wait": "waiting for data",
@@ -170,7 +173,8 @@ class Looks:
         elif seen.processes:
             say(f"a step takes {_ms(mean_step_s(seen.processes[0]['looks'][number - 1]))}.")
         if kept and not any(process["gpu"] for _, process, _ in kept):
-            say(ON_CPU)
+            device = kept[0][1]["device"]
+            say(ON_CPU if device == "cpu" else ELSEWHERE.format(one_line(device)))
         if (lost := seen.lost[number - 1]) > MUCH_LOST:
             say(
                 f"other programs had the processor in {lost:.0%} of the time of this measurement. Without them a step may be up to so much shorter."

@@ -120,7 +120,10 @@ class _Outermost:
             if next(module.parameters(), None) is not None:
                 for lever in self.levers:
                     lever.looked = True
-                    lever.once(module)
+                    try:
+                        lever.once(module)
+                    except Exception as error:  # the job goes on without it
+                        lever.failed = f"{type(error).__name__}: {error}"
         if next(module.parameters(), None) is None:
             return None
         self.open = [lever.around() for lever in self.levers if lever.around]
@@ -167,11 +170,11 @@ def tf32(lever) -> None:
 
 def autocast(lever) -> None:
     """bf16 where the GPU has it, else fp16."""
-    kind = torch.float16 if _before_ampere() else torch.bfloat16
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    name = "bfloat16" if kind is torch.bfloat16 else "float16 (add a GradScaler)"
 
     def change(module) -> None:
+        device = "cuda" if torch.cuda.is_initialized() else next(module.parameters()).device.type
+        kind = torch.float16 if device == "cuda" and _before_ampere() else torch.bfloat16
+        name = "bfloat16" if kind is torch.bfloat16 else "float16 (add a GradScaler)"
         kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
         if torch.is_autocast_enabled(device):
             lever.no_need("the script runs its model under autocast itself")

@@ -424,7 +424,7 @@ def _told(watch: Watch) -> dict:
         "rank": rank(),
         "world": world(),
         "torch": torch.__version__,
-        "device": torch.cuda.get_device_name() if cuda else "cpu",
+        "device": torch.cuda.get_device_name() if cuda else watch.steps.device_name(),
         "gpu": str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if cuda else "",
         "steps": watch.step,
         "by": watch.steps.by,

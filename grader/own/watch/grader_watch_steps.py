@@ -120,6 +120,7 @@ class Steps:
         self.by = "function" if function else ""
         self.main: weakref.ref | None = None
         self.parameters = 0  # of the main optimizer
+        self.device = "cpu"  # where they are: cuda, cpu, xpu, mps, ...
         self.sizes: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # parameters of each other one
         self.calls = 0  # steps of all optimizers
         self.others = 0  # steps of other optimizers since the main one's last
@@ -160,6 +161,7 @@ class Steps:
             self.begin_again = larger if self.main is not None else self.by in ("backward", "grad")
             self.main, self.parameters, self.by, self.others = weakref.ref(optimizer), size, "optimizer", 0
             self.passes, self.repeated = 0, 0 if self.passes else -1
+            self.device = next((p.device.type for group in optimizer.param_groups for p in group["params"]), "cpu")
             return True
         return False
 
@@ -178,6 +180,11 @@ class Steps:
             self.repeated += 1
             return False
         return True
+
+    def device_name(self) -> str:
+        """Or its kind, where PyTorch has no name for it."""
+        named = getattr(getattr(torch, self.device, None), "get_device_name", None)
+        return named() if named else self.device
 
     def counted(self) -> int:
         """A step, and those that were none before it was known."""
