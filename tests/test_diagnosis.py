@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grader import trace
+from grader.frontends.diagnosis_facts import step_length
 from grader.trace.catalogue import PARTS
 from grader.trace.causes import CAUSES
 from grader.trace.diagnosis import diagnose
@@ -134,6 +135,19 @@ def test_recorded_steps_that_are_shorter_than_the_loops_waited_less(data, cause,
     )
 
 
+@pytest.mark.parametrize(("wait", "cause"), [(70_000, "input"), (10_000, "host")])
+def test_what_recorded_steps_lack_is_a_wait_for_data_only_as_far_as_it_was_one(wait, cause):
+    """`grader run` measures that wait without the profiler."""
+    r, _ = Loop(BIG, data=20 * US).record()
+    a = trace.analyse(r.read(), 80_000 * US, wait_ns=wait * US)
+    assert a.diagnosis.cause == f"{cause}-bound", a.diagnosis
+    missing = 80_000 * US - a.metrics.step_ns_traced
+    waited = min(missing, wait * US)
+    assert a.breakdown["idle_data"] == pytest.approx(waited, rel=0.05)
+    assert a.breakdown["idle_other"] == pytest.approx(missing - waited, rel=0.05, abs=1000 * US)
+    assert f"which waited for data for {wait // 1000} ms each" in step_length(a)
+
+
 @pytest.mark.parametrize("tested", [1, 0.2])
 def test_anomaly_detection_is_named_where_most_waits_are_its_own(tmp_path, tested):
     """Each `.item()` of a recorded loop that waits follows a search for NaN, or only every fifth does."""
@@ -209,6 +223,14 @@ def test_a_trace_without_any_gpu_stays_incomplete_and_says_what_can_be_told(wait
     a = trace.analyse(on_cpu(wait).read())
     assert a.metrics.reasons == ["it has no GPU events"] and not a.metrics.complete
     assert a.diagnosis.cause == cause and says in a.diagnosis.text
+
+
+def test_on_the_cpu_a_wait_is_what_was_measured_of_it():
+    guessed, known = (trace.analyse(on_cpu(400).read(), 4000, wait_ns=wait) for wait in (None, 400))
+    assert guessed.diagnosis.cause == "input-bound", "3000 ns are missing in each recorded step"
+    assert known.diagnosis.cause is None and "waiting for data is 10% of the step" in known.diagnosis.text
+    assert "the missing time counts as waiting" in step_length(guessed).lower()
+    assert "waiting" not in step_length(trace.analyse(on_cpu(0).read(), 4000)), "no loader was recorded"
 
 
 def test_on_the_cpu_the_operators_with_most_time_of_their_own_are_named():

@@ -60,6 +60,19 @@ def test_a_job_on_another_device_is_not_told_that_it_ran_on_the_cpu(tmp_path):
     assert b"CPU" not in done.stderr
 
 
+def test_steps_that_were_quicker_while_recorded_are_no_wait_for_data(tmp_path):
+    """Because other programs let them be, or for what the job does seldom."""
+    body = """
+        for batch in torch.utils.data.DataLoader(data, batch_size=4):
+            step(batch); time.sleep(0.0 if torch._C._autograd._profiler_enabled() else 0.05)
+    """
+    job = script(tmp_path, MODEL, body)
+    done = command(tmp_path, "--at-step", "6", "--stop", "--out", "out", "--", sys.executable, job)
+    said = json.loads((tmp_path / "out" / "report.json").read_text())["diagnosis"]
+    assert said["cause"] is None, said
+    assert b"which waited for data for" in done.stderr
+
+
 def test_other_programs_that_had_the_processor_are_named(tmp_path):
     """Two of them on the job's only core."""
     pin = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"

@@ -102,14 +102,15 @@ def job_of(
     traces: Sequence[Trace] = (),
     lenient: bool = False,
     check: Callable[[Analysis, str], None] | None = None,
+    waits_ns: Sequence[float | None] | None = None,
 ) -> Job:
-    """One trace in memory at a time. steps_ns: of each, length of a step without the profiler. traces: those that were read already.
+    """One trace in memory at a time. steps_ns, waits_ns: of each, as `analyse` takes them. traces: those that were read already.
     lenient: files that are no traces are noted and left out. check: may refuse the length of a step. Raises UserError."""
     skipped: list[str] = []
     called = names_of(paths)
     lengths = list(steps_ns) if steps_ns else [None] * len(paths)
     try:
-        files = list(zip(map(Path, paths), called, lengths, strict=True))
+        files = list(zip(map(Path, paths), called, lengths, waits_ns or [None] * len(paths), strict=True))
         found = job(_ranks(files, list(traces), skipped, lenient, check))
     except NotOneJob as error:
         raise UserError(
@@ -119,14 +120,14 @@ def job_of(
 
 
 def _ranks(
-    files: list[tuple[Path, str, float | None]],
+    files: list[tuple[Path, str, float | None, float | None]],
     traces: list[Trace],
     skipped: list[str],
     lenient: bool,
     check: Callable[[Analysis, str], None] | None,
 ) -> Iterator[Rank]:
     made = 0
-    for path, name, step_ns in files:
+    for path, name, step_ns, wait_ns in files:
         try:
             trace = traces.pop(0) if traces else read(path.resolve())
         except (TraceError, OSError, RuntimeError) as error:
@@ -136,7 +137,7 @@ def _ranks(
             skipped.append(f"{name} is left out: {why}")
             continue
         made += 1
-        analysis = analyse(trace, step_ns)
+        analysis = analyse(trace, step_ns, wait_ns=wait_ns)
         if check is not None:
             check(analysis, str(path))
         rank = rank_of(analysis, name)

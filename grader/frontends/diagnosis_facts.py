@@ -60,11 +60,20 @@ def step_length(analysis: Analysis) -> str:
     if traced:
         said += f", {milliseconds(traced)} under it"
         if step > DOUBTFUL * traced:
-            said += (
-                f". The profiler makes no step shorter. Batches were ready while it recorded, or the {milliseconds(step)} are of another job. "
-                "The missing time counts as waiting"
-            )
+            said += f". The profiler makes no step shorter. {_missing(analysis)}"
     return f"{said}."
+
+
+def _missing(analysis: Analysis) -> str:
+    """What the time is by which the recorded steps are too short, without its full stop."""
+    wait, length = analysis.metrics.wait_ns, milliseconds(analysis.step_ns or 0)
+    if wait is not None:
+        return f"The recorded steps were quicker than the others, which waited for data for {milliseconds(wait)} each"
+    if analysis.metrics.data_wait is None:
+        return f"Some steps are longer than the recorded ones, or the {length} are of another job"
+    return (
+        f"Batches were ready while it recorded, or the {length} are of another job. The missing time counts as waiting"
+    )
 
 
 def what_ifs(analysis: Analysis) -> str:

@@ -30,9 +30,7 @@ ON_CPU = (
     "this job ran on the CPU. Its report says what a step waits for, which operators take most of it, and what the host does between "
     "them. Causes that need a GPU are none here."
 )
-ELSEWHERE = (
-    "this job ran on {}, where work that waits in the device's queue isn't seen. Its steps and their parts are timed by the host's clock."
-)
+ELSEWHERE = "this job ran on {}, where work that waits in the device's queue isn't seen. Its steps and their parts are timed by the host's clock."
 ROW = "  {:<22} {}"
 PARTS = {
     "data_wait": "waiting for data",
@@ -182,7 +180,8 @@ class Looks:
 
     def _report(self, path: Path, process: dict[str, Any], look: dict[str, Any]) -> None:
         """Of the only rank: the diagnosis, on the screen and beside the trace."""
-        a = analyse(diagnose.read_trace(str(path), expect_gpu=bool(process["gpu"])), 1e9 * mean_step_s(look))
+        read, step_s = diagnose.read_trace(str(path), expect_gpu=bool(process["gpu"])), mean_step_s(look)
+        a = analyse(read, 1e9 * step_s, wait_ns=_waited_ns(process, step_s))
         with contextlib.suppress(UserError):  # a recording slower than usual is a recording still
             diagnose.check_step(a, str(path))
         names = [path.name]
@@ -197,9 +196,10 @@ class Looks:
     def _report_job(self, kept: list[tuple[Path, dict[str, Any], dict[str, Any]]]) -> None:
         """Of all ranks at once."""
         paths, lengths = [path for path, _, _ in kept], [1e9 * mean_step_s(look) for _, _, look in kept]
+        waits = [_waited_ns(process, mean_step_s(look)) for _, process, look in kept]
         slowest = max(kept, key=lambda each: mean_step_s(each[2]))
         try:
-            found = diagnose_job.job_of(paths, lengths, lenient=True)
+            found = diagnose_job.job_of(paths, lengths, lenient=True, waits_ns=waits)
         except UserError as error:
             say(f"the ranks cannot be compared: {error} This is the slowest one.")
             return self._report(*slowest)
@@ -228,6 +228,12 @@ class Looks:
         if self.before is not None:
             say(f"{self.before / step_s:.2f} times as fast as at the look before.")
         self.before = step_s
+
+
+def _waited_ns(process: dict[str, Any], step_s: float) -> float | None:
+    """For a loader, per step of this length; None where no loader was seen in the timed steps."""
+    wait, step = (process["parts"].get(part) for part in ("data_wait", "step"))
+    return 1e9 * step_s * min(1.0, wait / step) if wait and step else None
 
 
 def _compress(source: Path, target: Path) -> None:

@@ -30,19 +30,24 @@ class Analysis:
 
 
 def analyse(
-    trace: Trace, step_ns: float | None = None, top: int = 10, skip_first: int = 1, count: int | None = None
+    trace: Trace,
+    step_ns: float | None = None,
+    top: int = 10,
+    skip_first: int = 1,
+    count: int | None = None,
+    wait_ns: float | None = None,
 ) -> Analysis:
     """Measure and diagnose a trace. step_ns: length of a step measured without the profiler, ns. top: how many
-    operations to look into. skip_first: steps that are not counted; count: how many after them are, None for all. Never raises
+    operations to look into. wait_ns: how long such a step waits for data, ns, where that was measured too. skip_first: steps that are not counted; count: how many after them are, None for all. Never raises
     for a trace that `read` returned: what it cannot tell is None or empty."""
     warm = trace.windows.warm if skip_first else 0
     left_out = max(0, min(max(skip_first, warm), len(trace.windows) - 1))  # a lone step is better than none
     if (run := trace.loss.run) and count is None and skip_first:
         left_out, count = run
     steps = Steps(trace, left_out, count)
-    m = metrics(trace, step_ns, skip_first, steps)
+    m = metrics(trace, step_ns, skip_first, steps, wait_ns=wait_ns)
     if warm > skip_first:
         m.notes.append(f"its first {warm} steps took many times as long as the others, and are not counted")
-    b = breakdown(trace, steps, m.step_ns)
+    b = breakdown(trace, steps, m.step_ns, m.wait_ns)
     costly = operations(trace, top, steps=steps)
     return Analysis(trace, m, b.parts, b.gaps, costly, diagnose(trace, m, b, steps, costly), step_ns, left_out, steps)

@@ -74,8 +74,8 @@ class Breakdown:
     alone: float = 0.0
 
 
-def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Breakdown:
-    """Divide the step. Without steps or GPU work nothing is divided: an empty Breakdown."""
+def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None, wait_ns: float | None = None) -> Breakdown:
+    """Divide the step. Without steps or GPU work nothing is divided: an empty Breakdown. wait_ns: see `metrics`."""
     if not len(steps) or not len(steps.gpu):
         return Breakdown()
     low, high = steps.window
@@ -110,8 +110,9 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
     per_step = _without_profiler(per_step, length, host.fetching)
     alone = float(per_step[OTHER])
     per_step = _blame(per_step, after_stall, own_work, held)
-    waited = DATA if len(host.data[0]) else OTHER
-    per_step[waited] += unseen
+    more = unseen if wait_ns is None else max(0.0, wait_ns - float(per_step[DATA]))
+    waited = min(unseen, more) if len(host.data[0]) else 0.0
+    per_step[[DATA, OTHER]] += waited, unseen - waited
     return Breakdown(
         parts={name: float(ns) for name, ns in zip(PARTS, per_step, strict=True)},
         step_ns=length,
@@ -119,7 +120,7 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None) -> Break
         most_host_ns=host.work,
         data_ns=intervals.length(intervals.clip(host.data, *steps.host)) / n,
         fused_ns=fused_length(trace, steps, gpu, kind) / n / len(devices),
-        unseen={PARTS[waited]: unseen},
+        unseen={PARTS[DATA]: waited, PARTS[OTHER]: unseen - waited},
         gaps=Gaps(*map(np.concatenate, zip(*gaps, strict=True))),
         away=host.away,
         alone=alone,

@@ -66,6 +66,7 @@ class Metrics:
     data_wait_unprofiled: Number = _share(
         "of the step, without the profiler, went to waiting for data", needs="step time"
     )
+    wait_ns: Number = None  # for data, per step without the profiler, as it was given
     ops_outside_waits: Number = None  # operators that the main thread called outside of a wait for data
     unmarked_reads: Number = None  # reads of the main thread outside of a wait for data, which is unknown then
     # marks "load_sample" of the main process, or what the data set counts, see `count`

@@ -256,7 +256,9 @@ def _without_gpu(trace: Trace, m: Metrics, steps: Steps | None) -> Diagnosis:
     more = _host_ops(m) + "".join(f" {each}" for each in (details.on_cpu(trace, steps) if steps else ()))
     wait, traced = m.data_wait, m.step_ns_traced
     step = m.step_ns or traced
-    if wait and step and traced is not None and traced < step:  # what is missing is a wait for data, see `breakdown`
+    if wait is not None and step and m.wait_ns is not None:
+        wait = min(1.0, m.wait_ns / step)
+    elif wait and step and traced is not None and traced < step:  # what is missing is a wait for data, see `breakdown`
         wait = 1 - (1 - wait) * traced / step
     if wait is None or step is None or wait < 0.5:
         known = "the trace does not show how long a step waits for data"

@@ -60,13 +60,15 @@ def metrics(
     skip_first: int = 1,
     steps: Steps | None = None,
     count: int | None = None,
+    wait_ns: float | None = None,
 ) -> Metrics:
     """Measure the steps after the first `skip_first` (the profiler can lose events of its first active step), `count` of
     them where it is given. steps: what `Steps(trace, skip_first, count)` gave, if it is there already.
 
-    step_ns: length of a usual step measured without the profiler, ns. Profiling stretches a step that is bound by launches
-    (10 to 31 ms in one measurement), so only with it is idleness about the loop and not about the profiler."""
-    m = Metrics(complete=trace.complete, reasons=list(trace.reasons), notes=list(trace.notes), step_ns=step_ns)
+    step_ns: length of a usual step without the profiler, which stretches a step that is bound by launches (10 to 31 ms in one
+    measurement), so only with it is idleness about the loop. wait_ns: for data, in such a step."""
+    known = {"step_ns": step_ns, "wait_ns": wait_ns}
+    m = Metrics(complete=trace.complete, reasons=list(trace.reasons), notes=list(trace.notes), **known)
     memory_metrics(m, trace)
     steps = steps or Steps(trace, skip_first, count)
     m.gpu_idle = idle_share(trace, steps.begun)
@@ -361,7 +363,8 @@ def data_metrics(m: Metrics, trace: Trace, steps: Steps, waits: intervals.Interv
         within = [intervals.length(intervals.clip(waits, low, high)) for low, high in bounds]
         m.data_wait = sum(within) / length
         if m.step_ns:
-            m.data_wait_unprofiled = min(1.0, sum(within) / n / m.step_ns)
+            wait = sum(within) / n if m.wait_ns is None else m.wait_ns
+            m.data_wait_unprofiled = min(1.0, wait / m.step_ns)
         m.per_step["data_wait_ns"] = [float(w) for w in within]
         m.events["data_wait"] = main[trace.named(DATA_WAIT, main)]
 
