@@ -17,6 +17,8 @@ from grader.data.cache import cache_dir
 from grader.errors import UserError
 
 MEASURED = "measured"
+# NVLink multicast can upset a host whose GPUs others share, and two ranks gain nothing from it
+NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 Capability = tuple[int, int]  # as torch.cuda.get_device_capability() gives it
 
 

@@ -171,7 +171,7 @@ def share(gpus: int) -> tuple[frozenset[int], str]:
 def gpu_shares() -> list[tuple[int, ...]]:
     """The cores of each GPU that this process may use, in CUDA's order: equal shares among all GPUs of the host, near ones first."""
     allowed = usable()
-    ours = [_index(name) for name in gpus()]
+    ours = [int(pynvml.nvmlDeviceGetIndex(nvml.handle(name))) for name in gpus()]  # places among all of the host
     # chosen for this process, and so for its GPUs alone
     sharing = ours if _chosen(allowed) else [*range(pynvml.nvmlDeviceGetCount())]
     dealt = shares(_units(allowed), [_near(n, allowed) for n in sharing])
@@ -194,11 +194,6 @@ def _chosen(allowed: frozenset[int]) -> bool:
         return not allowed >= os.sched_getaffinity(1)
     except (OSError, AttributeError):  # macOS has no such call
         return len(allowed) < (os.cpu_count() or 1)
-
-
-def _index(name: str) -> int:
-    """Of a GPU that CUDA_VISIBLE_DEVICES names, its place among all of the host."""
-    return int(pynvml.nvmlDeviceGetIndex(nvml.handle(name)))
 
 
 def _near(index: int, allowed: frozenset[int]) -> frozenset[int]:

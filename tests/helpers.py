@@ -21,7 +21,7 @@ from grader import labs
 from grader.grade import grade
 from grader.grading.arms import environment_of
 from grader.grading.forms import prepared
-from grader.labs.lab import Form, Lab, Parity
+from grader.labs.lab import AtLeast, Form, Lab, Parity
 from grader.measure.blocks import Arm, Plan
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
 from grader.sandbox.parent import Child
@@ -191,7 +191,5 @@ def assert_each_cause_is_gone(lab: Lab, starter: Metrics, solution: Metrics) -> 
     """Every check of the trace tells the starter from the solution."""
     for check in lab.trace:
         before, after = getattr(starter, check.metric), getattr(solution, check.metric)
-        if check.at_least is not None:
-            assert (before or 0) < check.at_least <= after, check.name
-        else:
-            assert before > check.none_at > check.at_most >= after, check.name
+        assert check.wanted.passes(after) and not check.wanted.passes(before or 0), check.name
+        assert isinstance(check.wanted, AtLeast) or before > check.wanted.none_at > check.wanted.bound, check.name

@@ -19,6 +19,7 @@ from grader.frontends import cli, start
 from grader.paths import REPOSITORY
 from grader.sandbox import confine
 from grader.sandbox.around import around
+from tests.ranks import Plan, write
 
 START = "notebooks/00_start_here.ipynb"
 A_LAB = "labs/2a_workers/2a_workers.ipynb"
@@ -164,10 +165,12 @@ def test_commands_know_their_options_without_the_rest(words):
     assert not done.returncode and "usage: grader" in done.stdout, done
 
 
-def test_a_trace_is_diagnosed_without_the_rest(tmp_path):
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_trace_is_diagnosed_without_the_rest(ranks, tmp_path):
     page = tmp_path / "page.html"
-    done = small("diagnose", str(paths.DATA / "traces" / "gpt_sync_stacks.json.gz"), "--html", str(page))
-    assert not done.returncode and "sync-bound" in done.stdout, done
+    files = [paths.DATA / "traces" / "gpt_sync_stacks.json.gz"] if ranks == 1 else write(Plan([1e3, 2e3]), tmp_path)
+    done = small("diagnose", *map(str, files), "--html", str(page))
+    assert not done.returncode and ("sync-bound" if ranks == 1 else "Read as ranks of one job") in done.stdout, done
     assert (
         'A picture is missing here. The package matplotlib is not installed: pip install "pytorch-speed'
         in html.unescape(page.read_text())

@@ -63,7 +63,7 @@ def test_only_what_a_gpu_cannot_show_is_not_measured(capability, check):
     in_16_bits = check.metric in ("half_share", "fp16_share", "tensor_core_share.yes")
     assert cannot == (NO_16_BITS if in_16_bits and capability < (7, 0) else "")
     assert (adapted.points, adapted.name, adapted.metric) == (check.points, check.name, check.metric)
-    assert (adapted.at_least == check.at_least) == (capability >= (8, 0) or check.metric != "flash_share")
+    assert (adapted.wanted == check.wanted) == (capability >= (8, 0) or check.metric != "flash_share")
 
 
 @given(

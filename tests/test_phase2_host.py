@@ -18,7 +18,7 @@ from tests.loops import Recording
 
 NAME = "2i_host"
 LAB = labs.get(NAME)
-LIMIT = LAB.trace[0].at_most
+LIMIT = LAB.trace[0].wanted.bound
 
 
 def recorded(lengths: list[int], gpu: list[int] | None = None) -> trace.Metrics:

@@ -212,7 +212,7 @@ def test_collectives_of_a_step():
     """One for each of 52 parameters and 8 micro-batches; then one for each bucket."""
     check = next(check for check in labs.get(NAME).trace if check.name == "collectives")
     starter, solution = (collectives(source) for source in (variants.starter(NAME), variants.solution(NAME)))
-    assert starter.collectives == 52 * 8 > check.none_at and 1 <= solution.collectives <= 4
+    assert starter.collectives == 52 * 8 > check.wanted.none_at and 1 <= solution.collectives <= 4
     least, gradients = labs.get(NAME).forms["cpu"].exchanged, 473_664
     assert starter.exchanged == 8 * gradients and solution.exchanged == gradients and 4 * least < gradients
     form = labs.get(NAME).forms["cpu"]

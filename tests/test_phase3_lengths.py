@@ -87,10 +87,10 @@ def test_the_work_of_padding_is_counted():
     starter, solution = (work(which(NAME)) for which in (variants.starter, variants.solution))
     form = LAB.forms["cpu"].options
     padded = len(form["documents"]) * form["length"] / sum(form["documents"])
-    assert starter == pytest.approx(padded, rel=0.1) and starter > check.none_at
-    assert solution == pytest.approx(1, abs=0.1) and solution < check.at_most
+    assert starter == pytest.approx(padded, rel=0.1) and starter > check.wanted.none_at
+    assert solution == pytest.approx(1, abs=0.1) and solution < check.wanted.bound
     for what, source in variants.halves(NAME).items():
-        assert check.at_most < work(source) < check.none_at, what
+        assert check.wanted.bound < work(source) < check.wanted.none_at, what
 
 
 @pytest.mark.parametrize("what", first(variants.wrongs_on_a_cpu(NAME)))

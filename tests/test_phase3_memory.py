@@ -11,12 +11,13 @@ import variants
 from helpers import GPT, IS_ROOT, LAB, MARKER, first, loop, running, said
 
 from grader import labs, machine
-from grader.checks.memory import OUTLASTED, as_far_as, judge_budget, judge_growth, steps_to_tell
+from grader.checks.memory import OUTLASTED, judge_budget, judge_growth, steps_to_tell
 from grader.frontends.notebook import open_lab
 from grader.frontends.notebook.note import Note
 from grader.grade import grade
 from grader.grading.arms import open_arm, set_up
 from grader.grading.forms import prepared
+from grader.grading.verdict import as_far_as
 from grader.labs.lab import Budget, Growth
 from grader.measure import memory as meters
 from grader.measure.blocks import Plan

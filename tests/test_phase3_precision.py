@@ -83,7 +83,7 @@ def test_shapes_on_a_gpu():
     starter, solution = (counts(which(SHAPES), device="cuda") for which in (variants.starter, variants.solution))
     assert starter.aligned_share < 0.6 and solution.aligned_share == 1
     check = next(check for check in labs.get(SHAPES).trace if check.name == "layout")
-    assert solution.layout_share < check.at_most < starter.layout_share
+    assert solution.layout_share < check.wanted.bound < starter.layout_share
 
 
 @gpu

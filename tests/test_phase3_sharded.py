@@ -69,8 +69,8 @@ def counts(source: str, device: str = "cpu") -> Metrics:
 def test_messages_of_a_step():
     form, (check,) = labs.get(NAME).forms["cpu"], labs.get(NAME).trace
     starter, solution = (counts(source) for source in (variants.starter(NAME), variants.solution(NAME)))
-    assert starter.collectives == OF_THE_STARTER > check.none_at
-    assert solution.collectives == 2 * GROUPS < check.at_most and solution.exchanged > form.exchanged
+    assert starter.collectives == OF_THE_STARTER > check.wanted.none_at
+    assert solution.collectives == 2 * GROUPS < check.wanted.bound and solution.exchanged > form.exchanged
     for metrics in (starter, solution):
         assert metrics.largest_product == 2 * form.max_tokens_per_forward * form.matrix
         assert metrics.product_flops == form.flops and metrics.smallest_group == 2

@@ -24,6 +24,7 @@ from helpers import IS_ROOT, LAB, eventually, in_memory, loop, running
 from variants import trains_ahead
 
 from grader.data.cache import cache_dir
+from grader.devices import NO_MULTICAST
 from grader.measure.blocks import Arm, Plan, pair
 from grader.paths import REPOSITORY
 from grader.sandbox import confine, freeze, rights
@@ -530,7 +531,7 @@ def test_descriptors_and_environment(monkeypatch):
     """A server of its own, started where there is a secret in the environment."""
     monkeypatch.setenv("SECRET_TOKEN", "hunter2")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
-    for name in rights.NO_MULTICAST:
+    for name in NO_MULTICAST:
         monkeypatch.setenv(name, "1")
     monkeypatch.setattr(servers, "_server", None)
     with open("/etc/passwd"):
@@ -545,7 +546,7 @@ def test_descriptors_and_environment(monkeypatch):
     server.close()
     fds, texts, names, folder, home, umask = found
     assert not [text for text in texts if "hunter2" in text]
-    assert folder == home and umask == 0o077 and {"TMPDIR", *rights.NO_MULTICAST} <= {*names}
+    assert folder == home and umask == 0o077 and {"TMPDIR", *NO_MULTICAST} <= {*names}
     pipes = [target for target in fds.values() if target.startswith("pipe:")]
     rest = [t for t in fds.values() if not t.startswith(("pipe:", "/proc/"))]
     assert len(pipes) == 2 and all(t.startswith(("anon_inode:", "/dev/urandom")) for t in rest), fds

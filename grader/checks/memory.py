@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 from grader.labs.lab import Budget, Growth
 from grader.measure.memory import Meter, growth
-from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult, scored, unscored
+from grader.result import FAIL, INCONCLUSIVE, CheckResult, scored, unscored
 from grader.safe_text import size_text
 
 TOO_FEW = "Too few blocks were timed to tell whether memory grows. That says nothing about your loop. Check again without quick mode."
@@ -111,17 +110,3 @@ def judge_budget(check: Budget, budget: int, meter: Meter) -> CheckResult:
     evidence = {"peak_mb": meter.peak / 1e6, "budget_mb": budget / 1e6, "allowed_mb": allowed / 1e6}
     seen = f"At its peak the loop held {size_text(meter.peak)} of {what}. {size_text(allowed)} are allowed."
     return scored(check, check.points if meter.peak <= allowed else 0, seen, evidence)
-
-
-def as_far_as(supported: float, what: str, found: CheckResult, undecided: bool = False) -> CheckResult:
-    """A check that the untouched loop passes as well earns the share (0 to 1) of its points that what had to be done
-    supports; `what`: that, in words. undecided: whether that may support more, once it is known."""
-    if supported >= 1 or not found.points:
-        return found
-    untouched = "passes this, too" if found.status == PASS else "does no worse"
-    reason = (
-        f"{found.reason} The untouched loop {untouched}, so {what} decides: it earns {supported:.0%} of these points."
-    )
-    open_yet = found.status == INCONCLUSIVE or (undecided and found.status == PASS)
-    status = INCONCLUSIVE if open_yet else FAIL
-    return replace(found, status=status, points=round(supported * found.points, 2), reason=reason)

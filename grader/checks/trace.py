@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grader.labs.lab import TraceCheck
+from grader.labs.lab import AtLeast, TraceCheck
 from grader.result import AGAIN, FAIL, INCONCLUSIVE, PASS, CheckResult
 from grader.trace import Metrics, catalogue
 from grader.trace.words import plain_number
@@ -24,8 +24,8 @@ def judge(
     (0 to 1) that the measured gain supports. undecided: whether it may support more, once it is known. lost: the share of the
     timed steps (0 to 1) that went to other programs."""
     value = catalogue.value(metrics, check.metric)
-    evidence = {check.metric: value, "at_least": check.at_least, "at_most": check.at_most, "steps": metrics.steps}
-    evidence = {k: v for k, v in evidence.items() if v is not None}
+    bound = {"at_least" if isinstance(check.wanted, AtLeast) else "at_most": check.wanted.bound}
+    evidence = ({} if value is None else {check.metric: value}) | bound | {"steps": metrics.steps}
 
     def result(status: str, share: float, reason: str, *hints: str) -> CheckResult:
         hint, *deeper = hints or ("",)
@@ -37,10 +37,10 @@ def judge(
     if value is None:
         unknown = _unknown(check, metrics)
         return result(INCONCLUSIVE, 0, unknown) if unknown else result(FAIL, 0, check.absent, *check.hints)
-    passed, wanted = _passes(check, value)
+    passed = check.wanted.passes(value)
     if passed and check.metric == "data_wait" and (doubt := _doubt(check, metrics)):
         return result(INCONCLUSIVE, 0, doubt)
-    reason = f"{_shown(check.metric, value)} {check.says} (wanted: {wanted})."
+    reason = f"{_shown(check.metric, value)} {check.says} (wanted: {_wanted(check)})."
     if not passed:
         gone = _partly(check, value)
         share = min(supported, gone)
@@ -48,7 +48,7 @@ def judge(
             reason += f" The measured gain supports {supported:.0%} of these points."
         elif share > 0:
             reason += f" The part that is gone earns {share:.0%} of these points."
-        if lost and _passes(check, _without_others(check.metric, value, lost))[0]:
+        if lost and check.wanted.passes(_without_others(check.metric, value, lost)):
             reason += (
                 f" But other programs took {lost:.0%} of the time, so nobody knows whether it is the loop. {AGAIN}"
             )
@@ -67,12 +67,8 @@ def _shown(metric: str, value: float) -> str:
     return f"{value:.0%}" if catalogue.unit(metric) == catalogue.SHARE else plain_number(value)
 
 
-def _passes(check: TraceCheck, value: float) -> tuple[bool, str]:
-    """Whether this value passes, and what is wanted, in words."""
-    if check.at_least is not None:
-        return value >= check.at_least, f"at least {_shown(check.metric, check.at_least)}"
-    assert check.at_most is not None  # every check declares one of the two
-    return value <= check.at_most, f"at most {_shown(check.metric, check.at_most)}"
+def _wanted(check: TraceCheck) -> str:
+    return f"at {'least' if isinstance(check.wanted, AtLeast) else 'most'} {_shown(check.metric, check.wanted.bound)}"
 
 
 def _without_others(metric: str, value: float, lost: float) -> float:
@@ -84,9 +80,10 @@ def _without_others(metric: str, value: float, lost: float) -> float:
 
 def _partly(check: TraceCheck, value: float) -> float:
     """The share of the points (0 to 1) that a value earns which does not pass."""
-    if check.none_at is None or check.at_most is None:
+    wanted = check.wanted
+    if isinstance(wanted, AtLeast) or wanted.none_at is None:
         return 0.0
-    return max(0.0, (check.none_at - value) / (check.none_at - check.at_most))
+    return max(0.0, (wanted.none_at - value) / (wanted.none_at - wanted.bound))
 
 
 def _unknown(check: TraceCheck, metrics: Metrics) -> str:
@@ -116,7 +113,7 @@ def _doubt(check: TraceCheck, metrics: Metrics) -> str:
     """Why a wait for data that seems short may be a long one, and what to do; "" where nothing speaks for it. The loop itself
     says where a wait begins and ends, and how long it takes while it is profiled."""
     of_timed, ops = metrics.data_wait_unprofiled, metrics.ops_outside_waits
-    if of_timed is not None and not _passes(check, of_timed)[0]:
+    if of_timed is not None and not check.wanted.passes(of_timed):
         assert metrics.data_wait is not None and metrics.step_ns_traced is not None and metrics.step_ns is not None
         return (
             f"{_shown('data_wait', metrics.data_wait)} of a profiled step is a wait for data. But a profiled step takes "

@@ -269,7 +269,8 @@ def collect(
                     )
                 _is_newer(newest, earlier.get((student, name)))
                 when = _when_handed_in(newest, due(name), handed_in)
-                last = _downloaded(earlier.get((student, name))) if person.system == MOODLE else None
+                before_this = earlier.get((student, name), {}).get("downloaded") or ""  # when that archive was made
+                last = _time(before_this) if person.system == MOODLE else None
                 done.taken.append(_placed(newest, student, name, submitted, when, last))
             except Unusable as why:
                 done.left.append(f"{newest.path}: {why}")
@@ -392,11 +393,6 @@ def _when_handed_in(each: Packed, due: datetime | None, listed: Mapping[str, dat
     if each.person.system == CANVAS and due and each.when and not each.late:
         return min(each.when, due)
     return each.when
-
-
-def _downloaded(earlier: Mapping[str, str] | None) -> datetime | None:
-    """When the archive was made whose notebook was collected before."""
-    return _time((earlier or {}).get("downloaded") or "")
 
 
 def _placed(

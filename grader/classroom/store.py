@@ -63,7 +63,8 @@ class Store:
         record = {"digest": job.digest, "date": datetime.now(UTC).isoformat(timespec="seconds"), **record}
         failed = self._failed(job)
         if FAILED not in record:
-            path = failed.with_name(f"{job.digest}-{_short(record['machine'])}.json")
+            machine = hashlib.sha256(record["machine"].encode()).hexdigest()[:8]
+            path = failed.with_name(f"{job.digest}-{machine}.json")
             result = record["result"]  # of a grade, or whatever a night's call returned
             if isinstance(result, dict) and NO_MARKS in result.get("warnings", []):
                 raise UserError(NO_MARKS)
@@ -135,7 +136,3 @@ def read(path: Path) -> dict[str, Any] | None:
                 Result.from_dict(record["result"])
             return record
     return None
-
-
-def _short(machine: str) -> str:
-    return hashlib.sha256(machine.encode()).hexdigest()[:8]

@@ -26,7 +26,7 @@ from grader.trace.collectives import exchanges
 from grader.trace.intervals import Intervals
 from grader.trace.job import Exchange, Job, job
 from grader.trace.job_files import NotOneJob
-from grader.trace.job_words import RANK_IN_NAME, exchange, listed, names, size
+from grader.trace.job_words import RANK_IN_NAME, SHARE_WORDS, exchange, listed, names, size
 from grader.trace.links import SMALL
 from grader.trace.pieces import GZIP
 from grader.trace.rank import EXPOSED, SHARES, WAITING, Rank, rank_of
@@ -343,7 +343,9 @@ def page(name: str, found: Job, above: str = "") -> str:
         body.append(f"<p><b>What to try</b></p>{web_page.items(map(prose_to_html, ways))}")
     body.append(
         section(
-            "Where the ranks' time goes", web_page.image(lambda: _draw(found), _alternative(found)), _ranks_html(found)
+            "Where the ranks' time goes",
+            web_page.image(lambda: _draw(found), _bars_in_words(found)),
+            _ranks_html(found),
         )
     )
     if found.waited_in:
@@ -370,10 +372,12 @@ def _draw(found: Job) -> Any:
     return draw_job(found)
 
 
-def _alternative(found: Job) -> str:
-    from grader.trace.job_picture import alternative
-
-    return alternative(found)
+def _bars_in_words(found: Job) -> str:
+    rows = []
+    for rank, parts in zip(found.ranks[:MOST_ON_PAGE], found.parts, strict=False):
+        said = (f"{SHARE_WORDS[name]} {parts[name] / 1e6:.3g} ms" for name in SHARES if parts[name] >= 5e3)
+        rows.append(f"rank {rank.rank}: {', '.join(said)}")
+    return "A bar for each rank. " + "; ".join(rows)
 
 
 def _ranks_html(found: Job) -> str:

@@ -298,7 +298,8 @@ def _restore(nb: NotebookNode, found: dict[str, NotebookNode], name: str, source
     if source.locked and written([found[name]], [{"source": source.source}]):
         nb.cells.insert(at, _added("markdown", found[name].source))
         at += 1
-    found[name] = nb.cells[at] = _as_type(found[name], source.cell_type)
+    if found[name].cell_type != source.cell_type:
+        found[name] = nb.cells[at] = _new_cell(source.cell_type, found[name].source)
 
 
 def _place_of(name: str, nb: NotebookNode, found: dict[str, NotebookNode], order: list[str]) -> int:
@@ -337,10 +338,6 @@ def _metadata(released: Notebook, cell: SourceCell) -> NotebookNode:
 
 def _new_cell(cell_type: str, source: str) -> NotebookNode:
     return (new_code_cell if cell_type == "code" else new_markdown_cell)(source)
-
-
-def _as_type(cell: NotebookNode, cell_type: str) -> NotebookNode:
-    return cell if cell.cell_type == cell_type else _new_cell(cell_type, cell.source)
 
 
 class MeasuredGrade(NbGraderPreprocessor):

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from grader.devices import NO_MULTICAST
 from grader.frontends import lesson
 
 
@@ -28,8 +29,8 @@ class Ranks:
 
     def __init__(self, count: int, cuda: bool):
         folder = lesson.scratch_folder()
-        # multicast over NVLink is off where nobody asked for it: it can upset a host whose GPUs others share
-        environment = {"NCCL_NVLS_ENABLE": "0", **os.environ, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+        # off where nobody asked for it
+        environment = {**NO_MULTICAST, **os.environ, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
         self.log = folder / "log"
         command = [sys.executable, "-m", "grader.frontends.ranks", "nccl" if cuda else "gloo", str(folder / "store")]
         with self.log.open("a") as log:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from grader import machine
-from grader.labs.lab import AnyLab, Form, Hints, TraceCheck
+from grader.labs.lab import AnyLab, AtLeast, Form, Hints, TraceCheck
 from grader.measure.calibration import LEAST_GAIN
 
 # As in lab 3m: a gradient of 1e-11 is more than fp16's smallest number then, and one of 7 still below its largest
@@ -53,7 +53,7 @@ def on_device(check: TraceCheck, lacks: Collection[str]) -> tuple[TraceCheck, st
         return check, NO_16_BITS
     if check.metric == "flash_share" and "flash" in lacks:  # any fused kernel writes no scores
         says = f"{check.says}, which this GPU does not have: another fused kernel counts as well"
-        return replace(check, at_least=0.0, says=says), ""
+        return replace(check, wanted=AtLeast(0.0), says=says), ""
     return check, ""
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from grader import trace
-from grader.checks import memory as memory_check
 from grader.checks import plausible
 from grader.checks import prediction as prediction_check
 from grader.checks import throughput as throughput_check
@@ -16,7 +15,7 @@ from grader.grading.evidence import Findings
 from grader.grading.forms import NEEDS_GPU, needs_gpu
 from grader.grading.half import hints_here, on_device
 from grader.labs.lab import CAUSES, Budget, TraceCheck
-from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, CheckResult, unscored
+from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, unscored
 from grader.submission import Submission
 
 STAYS = "Your prediction stays as it is, and counts when the loop runs."
@@ -62,13 +61,13 @@ def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
     checks = [_prediction(findings, submission, supported >= 1, undecided), *findings.work.gates]
     memory = _memory(findings, closed)
     if memory and isinstance(lab.memory, Budget):
-        memory = memory_check.as_far_as(supported, "the measured gain", memory, undecided)
+        memory = as_far_as(supported, "the measured gain", memory, undecided)
     elif memory and not closed:
         share = memory.points / memory.max_points
-        throughput = memory_check.as_far_as(share, "the part of the growth that is gone", throughput)
+        throughput = as_far_as(share, "the part of the growth that is gone", throughput)
     order = _order(findings, closed)
     if order and not closed:  # who only names three changes has made none
-        order = memory_check.as_far_as(supported, "the measured gain", order, undecided)
+        order = as_far_as(supported, "the measured gain", order, undecided)
     checks += [check for check in (throughput, memory, order) if check]
     return checks + [_trace(findings, closed, check, supported, undecided) for check in lab.trace]
 
@@ -109,7 +108,7 @@ def _throughput(findings: Findings, closed: Closed | None, said: dict[str, Any])
         return judged
     # there is nothing to do but to look, and to say what was seen
     looked = float(said.get("cause") in CAUSES and "gain" in said)
-    return memory_check.as_far_as(looked, "a prediction of cause and gain", judged)
+    return as_far_as(looked, "a prediction of cause and gain", judged)
 
 
 def _throughput_evidence(findings: Findings) -> dict[str, Any]:
@@ -187,3 +186,17 @@ def _trace(
     if check.metric == "loads_in_main":
         doubt = plausible.made_in_main(findings.form_name, findings.race.main_step_s)
     return unscored(check, INCONCLUSIVE, doubt, judged.evidence) if doubt else judged
+
+
+def as_far_as(supported: float, what: str, found: CheckResult, undecided: bool = False) -> CheckResult:
+    """The cap: a check that the untouched loop passes as well earns the share (0 to 1) of its points that what had to be
+    done supports; `what`: that, in words. undecided: whether that may support more, once it is known."""
+    if supported >= 1 or not found.points:
+        return found
+    untouched = "passes this, too" if found.status == PASS else "does no worse"
+    reason = (
+        f"{found.reason} The untouched loop {untouched}, so {what} decides: it earns {supported:.0%} of these points."
+    )
+    open_yet = found.status == INCONCLUSIVE or (undecided and found.status == PASS)
+    status = INCONCLUSIVE if open_yet else FAIL
+    return replace(found, status=status, points=round(supported * found.points, 2), reason=reason)

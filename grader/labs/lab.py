@@ -158,6 +158,27 @@ class Throughput:
 
 
 @dataclass(frozen=True)
+class AtLeast:
+    """A count or share from which on a metric passes."""
+
+    bound: float
+
+    def passes(self, value: float) -> bool:
+        return value >= self.bound
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """A count or share up to which a metric passes."""
+
+    bound: float
+    none_at: float | None = None  # the value that earns nothing: from there to the bound points are given in proportion
+
+    def passes(self, value: float) -> bool:
+        return value <= self.bound
+
+
+@dataclass(frozen=True)
 class TraceCheck:
     """A metric of the timed process's trace (see `grader.trace.catalogue`) with the count or share that passes."""
 
@@ -165,11 +186,9 @@ class TraceCheck:
     title: str
     points: float
     metric: str
+    wanted: AtLeast | AtMost
     hints: Hints
     says: str = ""  # the metric in words, for the report: "of the copied bytes came from pinned memory"; "" for its own
-    at_least: float | None = None
-    at_most: float | None = None
-    none_at: float | None = None  # the value that earns nothing: from there to `at_most` points are given in proportion
     absent: str = ""  # what a trace without the metric means; where it is said, the check then fails
     # operators that the training process may call outside of its waits for data: with more of them it makes samples there
     most_ops: float | None = None

@@ -108,17 +108,15 @@ def markdown(night: Night, assessed: Assessed) -> str:
     problems = _problems(assessed)
     if problems:
         lines += ["| | part | why |", "|---|---|---|"]
-        lines += [f"| {each.status} | {each.part.name} | {_cell(each.why)} |" for each in problems[:MOST]]
+        lines += [
+            f"| {each.status} | {each.part.name} | {one_line(each.why).replace('|', '/')} |" for each in problems[:MOST]
+        ]
         lines += [f"| | and {len(problems) - MOST} more | |"] * (len(problems) > MOST)
         lines.append("")
     changed = differences(night, assessed)
     if changed:
         lines += ["Changed " + changed[0], "", *(f"- {line}" for line in changed[1:]), ""]
     return "\n".join(lines)
-
-
-def _cell(text: str) -> str:
-    return one_line(text).replace("|", "/")
 
 
 def junit(night: Night, assessed: Assessed) -> str:

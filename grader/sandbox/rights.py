@@ -15,11 +15,10 @@ from pathlib import Path
 
 from grader import machine
 from grader.data.cache import cache_dir
+from grader.devices import NO_MULTICAST
 from grader.paths import DATA, PACKAGE, REPOSITORY, SHIPPED, installed
 from grader.sandbox import confine
 
-# where a machine keeps programs from NVLink's multicast; NCCL's own switch is among the NCCL_ ones
-NO_MULTICAST = ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS")
 # what ranks talk by; a cluster's own settings may name a network that a child cannot reach
 ON_ONE_HOST = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", "NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1"}
 _FOR_COMPILERS = ("CC", "CXX", "CPATH", "LIBRARY_PATH", "TRITON_PTXAS_PATH", "TRITON_LIBCUDA_PATH")

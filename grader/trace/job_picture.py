@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from grader.trace.job import Job
+from grader.trace.job_words import SHARE_WORDS
 from grader.trace.picture import FONT, WIDTH, only_text, tint
 from grader.trace.rank import EXPOSED, SHARES, WAITING
 from grader.trace.words import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, VERMILION, plain
@@ -24,15 +25,6 @@ LOOKS = {
     WAITING: (INK, "xxxx"),
     EXPOSED: (PURPLE, ""),
     "other": (FAINT, "||||"),
-}
-WORDS = {
-    "computing": "computing",
-    "copies": "copies",
-    "data": "its data",
-    "host": "its host",
-    WAITING: "waiting for other ranks",
-    EXPOSED: "communication with nothing beside it",
-    "other": "the rest",
 }
 
 
@@ -69,7 +61,7 @@ def draw_job(job: Job) -> Figure:
         axes.spines[side].set_visible(False)
     title = f"A step of each rank{f' ({len(shown)} of {len(job.ranks)})' if len(shown) < len(job.ranks) else ''}"
     figure.text(0.13, 1 - 0.2 / total, plain(title), fontsize=FONT + 1.5, fontweight="bold", color=INK, va="center")
-    handles = [Patch(label=WORDS[SHARES[i]], linewidth=0.5, **_look(SHARES[i])) for i in used]
+    handles = [Patch(label=SHARE_WORDS[SHARES[i]], linewidth=0.5, **_look(SHARES[i])) for i in used]
     figure.legend(
         handles=handles,
         loc="lower left",
@@ -88,12 +80,3 @@ def _look(name: str) -> dict[str, Any]:
     if not hatch:
         return {"facecolor": colour, "edgecolor": "white"}
     return {"facecolor": tint(colour), "edgecolor": tint(colour, 0.6), "hatch": hatch}
-
-
-def alternative(job: Job) -> str:
-    """The same in words."""
-    rows = []
-    for rank, parts in zip(job.ranks[:MOST], job.parts, strict=False):
-        said = ", ".join(f"{WORDS[name]} {parts[name] / 1e6:.3g} ms" for name in SHARES if parts[name] >= 5e3)
-        rows.append(f"rank {rank.rank}: {said}")
-    return "A bar for each rank. " + "; ".join(rows)

@@ -22,6 +22,15 @@ MOST_IN_NAME = 1000  # a larger number that is not called a rank is of something
 MOST_LISTED = 6
 SHARED = 0.75  # of the waits: a straggler who causes less is not alone
 SLOWER = 1.05  # times as long for the same kernels: worth a sentence
+SHARE_WORDS = {
+    "computing": "computing",
+    "copies": "copies",
+    "data": "its data",
+    "host": "its host",
+    WAITING: "waiting for other ranks",
+    EXPOSED: "communication with nothing beside it",
+    "other": "the rest",
+}
 LATE = {  # what late ranks take longer for: in words, and what helps
     "computing": "it computes longer",
     "copies": "it copies longer between CPU and GPU",

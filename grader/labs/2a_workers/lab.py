@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
+from grader.labs.lab import AtLeast, AtMost, Form, Lab, Parity, Throughput, TraceCheck
 
 LAB = Lab(
     name="2a_workers",
@@ -50,7 +50,7 @@ LAB = Lab(
             title="Reading left the training process",
             points=20,
             metric="loads_in_main",
-            at_most=0.5,  # a loop may look at a sample before it begins
+            wanted=AtMost(0.5),  # a loop may look at a sample before it begins
             says="samples per step were read by the training process itself",
             hints=(
                 "Which process opens the image files?",
@@ -63,7 +63,7 @@ LAB = Lab(
             title="Batches arrive in pinned memory",
             points=20,
             metric="h2d_pinned",
-            at_least=0.95,
+            wanted=AtLeast(0.95),
             hints=(
                 "In what kind of memory does a batch lie when it is copied to the GPU?",
                 "In `lab.peek()`, look at the copies to the GPU. The GPU's copy engine reads only page-locked "

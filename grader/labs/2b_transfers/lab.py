@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
+from grader.labs.lab import AtLeast, AtMost, Form, Lab, Parity, Throughput, TraceCheck
 
 LAB = Lab(
     name="2b_transfers",
@@ -44,7 +44,7 @@ LAB = Lab(
             title="Batches leave from pinned memory",
             points=15,
             metric="h2d_pinned",
-            at_least=0.95,
+            wanted=AtLeast(0.95),
             hints=(
                 "In what kind of memory does a batch lie when it is copied?",
                 "`lab.peek()` tells copies from pageable memory and from pinned apart. The GPU's copy engine reads only page-locked "
@@ -58,7 +58,7 @@ LAB = Lab(
             title="Copies run beside kernels",
             points=20,
             metric="h2d_overlap",
-            at_least=0.5,
+            wanted=AtLeast(0.5),
             hints=(
                 "When is the next batch known, and when is it sent?",
                 "Look at `h2d_overlap` of `lab.profile()`. On one stream everything happens in the order in which it "
@@ -73,7 +73,7 @@ LAB = Lab(
             title="Few copies per step",
             points=15,
             metric="h2d_copies",
-            at_most=4.0,
+            wanted=AtMost(4.0),
             says="copies to the GPU per step",
             hints=(
                 "How large is the smallest thing that is sent, and how many of them are there?",

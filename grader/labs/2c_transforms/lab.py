@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
+from grader.labs.lab import AtMost, Form, Lab, Parity, Throughput, TraceCheck
 
 LAB = Lab(
     name="2c_transforms",
@@ -43,7 +43,7 @@ LAB = Lab(
             title="The training process hardly waits for data",
             points=20,
             metric="data_wait",
-            at_most=0.5,
+            wanted=AtMost(0.5),
             most_ops=1000,  # on a CPU the starter and the solution call about 550, and 1,800 more make 16 samples one by one
             says="of a step the training process spent in the DataLoader",
             hints=(
@@ -59,7 +59,7 @@ LAB = Lab(
             title="Connections are kept",
             points=20,
             metric="counted.connections",
-            at_most=1.0,
+            wanted=AtMost(1.0),
             says="connections to the database were opened per step",
             hints=(
                 "What is made anew for each sample, used once and thrown away?",

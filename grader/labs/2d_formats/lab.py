@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
+from grader.labs.lab import AtMost, Form, Lab, Parity, Throughput, TraceCheck
 
 LAB = Lab(
     name="2d_formats",
@@ -55,7 +55,7 @@ LAB = Lab(
             title="No small file is opened while training",
             points=30,
             metric="counted.drive_reads",
-            at_most=0.5,
+            wanted=AtMost(0.5),
             says="files were read from the drive per step",
             hints=(
                 "Where do the bytes of a batch come from?",

@@ -1,5 +1,5 @@
 from grader.labs import gpt
-from grader.labs.lab import Lab, Logs, Parity, Throughput, TraceCheck
+from grader.labs.lab import AtMost, Lab, Logs, Parity, Throughput, TraceCheck
 
 LAB = Lab(
     name="2e_syncs",
@@ -39,8 +39,7 @@ LAB = Lab(
             title="Nothing in a step waits for the GPU",
             points=50,
             metric="syncs",
-            at_most=0.0,
-            none_at=8.0,
+            wanted=AtMost(0.0, none_at=8.0),
             says="times per step the CPU waited for the GPU",
             hints=(
                 "Seven places make the CPU wait, and only one of them says so by its name.",

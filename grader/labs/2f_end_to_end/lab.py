@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Logs, Parity, Throughput, TraceCheck
+from grader.labs.lab import AtMost, Form, Lab, Logs, Parity, Throughput, TraceCheck
 
 LAB = Lab(
     name="2f_end_to_end",
@@ -41,8 +41,7 @@ LAB = Lab(
             title="The GPU is hardly idle",
             points=40,
             metric="gpu_idle_unprofiled",
-            at_most=0.3,
-            none_at=0.9,
+            wanted=AtMost(0.3, none_at=0.9),
             says="of a step, measured without the profiler, the GPU had nothing to do",
             hints=(
                 "Does the GPU wait for data, a copy, the CPU's next launch, or a CPU that waits for the GPU?",

@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
+from grader.labs.lab import AtMost, Form, Lab, Parity, Throughput, TraceCheck
 
 RECORDED = (
     49  # steps of a trace: the first is not counted, and eight of the others are those in which the starter stops
@@ -47,8 +47,7 @@ LAB = Lab(
             title="All steps are about as long",
             points=40,
             metric="spread",
-            at_most=2.0,
-            none_at=5.0,
+            wanted=AtMost(2.0, none_at=5.0),
             hints=(
                 "A mean says nothing about single steps. Are all of them too long, or some?",
                 "`spread` in `lab.peek()` compares the 95th percentile of the steps with their median. Count in `lab.profile()` how many "

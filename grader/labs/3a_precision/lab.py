@@ -1,5 +1,5 @@
 from grader.labs import gpt
-from grader.labs.lab import Lab, Parity, Throughput, TraceCheck
+from grader.labs.lab import AtLeast, Lab, Parity, Throughput, TraceCheck
 
 GPU = gpt.on_gpu(
     # a low learning rate: at 1e-4 rounding alone leads the solution elsewhere after a hundred steps (distance 0.1 on an
@@ -43,7 +43,7 @@ LAB = Lab(
             title="Matmuls run on tensor cores",
             points=20,
             metric="tensor_core_share.yes",
-            at_least=0.9,
+            wanted=AtLeast(0.9),
             says="of the time in matmuls was spent in tensor-core kernels",
             hints=(
                 "Which matmuls of this loop may use tensor cores as it is?",
@@ -58,7 +58,7 @@ LAB = Lab(
             title="Forward and backward run in 16 bits",
             points=20,
             metric="half_share",
-            at_least=0.9,
+            wanted=AtLeast(0.9),
             hints=(
                 "How many bytes does a value need while it is multiplied?",
                 "In `lab.peek()`, a `half_share` of 0 means that all matmuls have 32-bit inputs. Don't cast the model itself. Its weights and "

@@ -1,5 +1,5 @@
 from grader.labs import gpt
-from grader.labs.lab import Lab, Parity, Throughput, TraceCheck
+from grader.labs.lab import AtLeast, AtMost, Lab, Parity, Throughput, TraceCheck
 
 # GPT-2's vocabulary and width, half its layers, so that the head is most of a step
 GPU = gpt.on_gpu(
@@ -68,7 +68,7 @@ LAB = Lab(
             title="Matmul sizes fit the tensor cores",
             points=25,
             metric="aligned_share",
-            at_least=0.99,
+            wanted=AtLeast(0.99),
             hints=(
                 "16 bytes are eight values in bf16. Which size of this model is no multiple of eight?",
                 "Look at `aligned_share` of `lab.peek()`, which works on a CPU, too. A large part of the arithmetic has a size that doesn't fit. "
@@ -82,7 +82,7 @@ LAB = Lab(
             title="The logits stay where they are",
             points=15,
             metric="layout_share",
-            at_most=0.035,
+            wanted=AtMost(0.035),
             hints=(
                 "Which line of the loop moves every logit to a different place and computes nothing?",
                 "Look at `layout_share` of `lab.profile()`, the share of copies that keep the type. How many bytes are the logits of one batch "

@@ -1,5 +1,5 @@
 from grader.labs import gpt
-from grader.labs.lab import Lab, Parity, Throughput, TraceCheck
+from grader.labs.lab import AtMost, Lab, Parity, Throughput, TraceCheck
 
 # Both forms have as many layers and heads, so that a step calls as many operators in both.
 LAYERS = {"layers": 4, "heads": 4}
@@ -44,8 +44,7 @@ LAB = Lab(
             title="A step calls few operators",
             points=20,
             metric="cpu_ops",
-            at_most=3000.0,
-            none_at=8000.0,
+            wanted=AtMost(3000.0, none_at=8000.0),
             says="operators were called per step, nested ones included",
             hints=(
                 "How many calls does one normalisation make? And how many does each parameter need?",
@@ -60,8 +59,7 @@ LAB = Lab(
             title="A fifth of the launches",
             points=15,
             metric="launches",
-            at_most=400.0,
-            none_at=2000.0,
+            wanted=AtMost(400.0, none_at=2000.0),
             says="times per step the CPU launched GPU work",
             hints=(
                 "The CPU launches one kernel after another. How many are there in a step, and what does one launch cost?",
@@ -74,8 +72,7 @@ LAB = Lab(
             title="A fifth of the kernels",
             points=15,
             metric="kernels",
-            at_most=400.0,
-            none_at=2000.0,
+            wanted=AtMost(400.0, none_at=2000.0),
             says="kernels ran on the GPU per step",
             hints=(
                 "You can launch the same kernels faster. Are they all needed?",

@@ -1,5 +1,5 @@
 from grader.labs import gpt
-from grader.labs.lab import Lab, Logs, Parity, Throughput, TraceCheck
+from grader.labs.lab import AtMost, Lab, Logs, Parity, Throughput, TraceCheck
 
 LENGTHS = 4  # different ones; both forms have as many
 
@@ -69,8 +69,7 @@ LAB = Lab(
             title="One graph without breaks",
             points=10,
             metric="compiled.graph_breaks",
-            at_most=0.0,
-            none_at=5.0,
+            wanted=AtMost(0.0, none_at=5.0),
             says="lines at which torch.compile gave up",
             absent="Nothing was compiled, or hardly any of the forward pass. So there is no graph that could be whole.",
             hints=(
@@ -86,7 +85,7 @@ LAB = Lab(
             title="Compiled no more often than there are lengths",
             points=15,
             metric="compiled.recompiles",
-            at_most=LENGTHS - 1.0,
+            wanted=AtMost(LENGTHS - 1.0),
             says="times torch.compile compiled code again",
             absent="Nothing was compiled, or hardly any of the forward pass.",
             hints=(
@@ -103,8 +102,7 @@ LAB = Lab(
             title="Half of the kernels",
             points=15,
             metric="kernels",
-            at_most=270.0,
-            none_at=540.0,
+            wanted=AtMost(270.0, none_at=540.0),
             says="kernels ran on the GPU per step",
             hints=(
                 "Which kernels exist only because each line of Python is a separate operator?",
@@ -119,8 +117,7 @@ LAB = Lab(
             title="Nothing asks for a number",
             points=10,
             metric="syncs",
-            at_most=0.0,
-            none_at=10.0,
+            wanted=AtMost(0.0, none_at=10.0),
             says="times per step the CPU waited for the GPU",
             hints=(
                 "Which lines still read a value in the middle of a step, wherever they stand?",

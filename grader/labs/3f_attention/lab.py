@@ -1,5 +1,5 @@
 from grader.labs import gpt
-from grader.labs.lab import Lab, Parity, Throughput, TraceCheck
+from grader.labs.lab import AtLeast, AtMost, Lab, Parity, Throughput, TraceCheck
 
 LAYERS, WIDTH, LENGTH, BATCH = 8, 768, 2048, 4
 
@@ -75,7 +75,7 @@ LAB = Lab(
             title="No matrix of scores is written",
             points=25,
             metric="score_matrices",
-            at_most=0.0,
+            wanted=AtMost(0.0),
             says="score matrices, and gradients of them, are written per step",
             hints=(
                 "What is the largest tensor of a step, and which operation needs all of it at once?",
@@ -90,7 +90,7 @@ LAB = Lab(
             title="The flash kernels do it",
             points=20,
             metric="flash_share",
-            at_least=0.9,
+            wanted=AtLeast(0.9),
             absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
             hints=(
                 "There are several fused kernels. What decides which of them is taken?",

@@ -1,5 +1,5 @@
 from grader.labs import gpt
-from grader.labs.lab import Budget, Lab, Parity, Throughput, TraceCheck
+from grader.labs.lab import AtLeast, Budget, Lab, Parity, Throughput, TraceCheck
 
 GPU = gpt.on_gpu(
     # the learning rate is as low as 3a's, and for the same reason
@@ -66,7 +66,7 @@ LAB = Lab(
             title="Activations in 16 bits",
             points=20,
             metric="half_share",
-            at_least=0.9,
+            wanted=AtLeast(0.9),
             hints=(
                 "How many bytes does an activation take, and how many does it need?",
                 "In `lab.peek()`, a `half_share` of 0 means that all matmuls have 32-bit inputs. Activations of 32 bits then wait for the "

@@ -1,4 +1,4 @@
-from grader.labs.lab import Lab, Throughput, TraceCheck
+from grader.labs.lab import AtMost, Lab, Throughput, TraceCheck
 from grader.labs.two_ranks import on_cpu, on_gpus, small
 
 # Few, wide layers: with six of 1,536 the launches held both loops back. The starter's blocks agree within 1% now, the solution's
@@ -33,8 +33,7 @@ LAB = Lab(
             title="Few messages per step",
             points=30,
             metric="collectives",
-            at_most=40.0,
-            none_at=400.0,
+            wanted=AtMost(40.0, none_at=400.0),
             says="times per step a rank talked to the others",
             hints=(
                 "Do the other ranks need a gradient before the last micro-batch is done?",
@@ -48,8 +47,7 @@ LAB = Lab(
             title="Communication beside the computation",
             points=20,
             metric="comm_exposed",
-            at_most=0.12,
-            none_at=0.4,
+            wanted=AtMost(0.12, none_at=0.4),
             says="of a step went to communication with nothing beside it",
             hints=(
                 "The last layer's gradients are there first. What could you send while the first layers' are computed?",

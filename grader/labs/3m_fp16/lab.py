@@ -1,5 +1,5 @@
 from grader.labs import gpt
-from grader.labs.lab import Lab, Parity, Throughput, TraceCheck
+from grader.labs.lab import AtLeast, Lab, Parity, Throughput, TraceCheck
 
 # With 50,304 classes and 8,192 tokens the gradient of a logit begins at 1 / (50304 x 8192) = 2.4e-9; the smallest
 # number of fp16 is 6e-8. Without a scale nearly all of them are 0.
@@ -64,7 +64,7 @@ LAB = Lab(
             title="Forward and backward run in fp16",
             points=25,
             metric="fp16_share",
-            at_least=0.9,
+            wanted=AtLeast(0.9),
             hints=(
                 "Which type did you give to autocast, and is the head inside of it, too?",
                 "Look at `fp16_share` of `lab.peek()`. This lab wants fp16, whatever your GPU can do. Lab 3a is about bf16.",
@@ -77,7 +77,7 @@ LAB = Lab(
             title="Matmuls run on tensor cores",
             points=15,
             metric="tensor_core_share.yes",
-            at_least=0.9,
+            wanted=AtLeast(0.9),
             says="of the time in matmuls was spent in tensor-core kernels",
             hints=(
                 "Which matmuls of this loop may use tensor cores as it is?",

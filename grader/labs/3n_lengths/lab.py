@@ -1,7 +1,7 @@
 import math
 from statistics import NormalDist
 
-from grader.labs.lab import Form, Lab, Parity, Throughput, TraceCheck
+from grader.labs.lab import AtMost, Form, Lab, Parity, Throughput, TraceCheck
 
 
 def documents(count: int, median: int) -> tuple[int, ...]:
@@ -81,8 +81,7 @@ LAB = Lab(
             title="Matmuls on real tokens only",
             points=30,
             metric="work",
-            at_most=1.25,
-            none_at=6.0,
+            wanted=AtMost(1.25, none_at=6.0),
             says="times the arithmetic that the real tokens need, in the matmuls of a step",
             hints=(
                 "Which of the rows that go through a linear layer count in the loss?",

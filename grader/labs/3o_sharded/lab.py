@@ -1,4 +1,4 @@
-from grader.labs.lab import Lab, Throughput, TraceCheck
+from grader.labs.lab import AtMost, Lab, Throughput, TraceCheck
 from grader.labs.two_ranks import on_cpu, on_gpus, small
 
 # The solution gained 1.92x (90% interval 1.71 to 2.15) on two H200s (torch 2.11), with a cosine of 0.9999. Memory is calculated: twice
@@ -34,8 +34,7 @@ LAB = Lab(
             title="Few messages per step",
             points=30,
             metric="collectives",
-            at_most=20.0,
-            none_at=60.0,
+            wanted=AtMost(20.0, none_at=60.0),
             says="times per step a rank talked to the others",
             hints=(
                 "The weights change once per step. How often must a rank gather them?",

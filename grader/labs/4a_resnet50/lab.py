@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from grader.labs.lab import Form, Lab, Outcome, Parity, Throughput, TraceCheck
+from grader.labs.lab import AtLeast, AtMost, Form, Lab, Outcome, Parity, Throughput, TraceCheck
 
 STEPS = 12  # that are compared with the starter's
 
@@ -72,8 +72,7 @@ LAB = Lab(
             metric="gpu_idle_unprofiled",
             # H200, 16 cores, torch 2.11: 5% with the solution; beside two or three more grades of this lab on the host 10, 13, 16
             # and (others took a fifth of its time) 35%; the rung before it 43%
-            at_most=0.2,
-            none_at=0.9,
+            wanted=AtMost(0.2, none_at=0.9),
             says="of a step, measured without the profiler, the GPU had nothing to do",
             hints=(
                 "What does the training process do while the GPU has nothing to do?",
@@ -88,8 +87,7 @@ LAB = Lab(
             title="The CPU does not wait for the GPU",
             points=10,
             metric="syncs",
-            at_most=8,  # decoding on the GPU waits for it some times a batch
-            none_at=64,
+            wanted=AtMost(8, none_at=64),  # decoding on the GPU waits for it some times a batch
             says="times per step the CPU waited for the GPU",
             hints=(
                 "What has to be finished before the CPU can go on to the next line?",
@@ -102,7 +100,7 @@ LAB = Lab(
             title="Convolutions in 16 bits",
             points=10,
             metric="half_share",
-            at_least=0.9,
+            wanted=AtLeast(0.9),
             says="of the time in convolutions and matmuls was spent on 16-bit inputs",
             hints=(
                 "In which number format do the convolutions calculate?",
@@ -115,7 +113,7 @@ LAB = Lab(
             title="No time for changing layouts",
             points=5,
             metric="layout_share",
-            at_most=0.05,
+            wanted=AtMost(0.05),
             says="of the GPU's busy time went into changing layouts",
             hints=(
                 "Some kernels between the convolutions have nchw and nhwc in their names. What do they do?",
@@ -128,8 +126,7 @@ LAB = Lab(
             title="Few launches",
             points=5,
             metric="launches",
-            at_most=1500,
-            none_at=3000,
+            wanted=AtMost(1500, none_at=3000),
             says="times per step the CPU launched something on the GPU",
             hints=(
                 "A ResNet-50 has 161 parameter tensors. What is done to each of them in a step?",

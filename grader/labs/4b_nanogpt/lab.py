@@ -1,5 +1,5 @@
 from grader.labs.gpt2 import CPU, flops, on_gpu
-from grader.labs.lab import Lab, Logs, Outcome, Throughput, TraceCheck
+from grader.labs.lab import AtLeast, AtMost, Lab, Logs, Outcome, Throughput, TraceCheck
 
 GPU = on_gpu(gpu_memory=37e9, minimum_gain=10.0)
 
@@ -42,7 +42,7 @@ LAB = Lab(
             title="Matmuls in 16 bits",
             points=10,
             metric="half_share",
-            at_least=0.95,
+            wanted=AtLeast(0.95),
             says="of the time in matmuls was spent on inputs of 16 bits or fewer",
             hints=(
                 "In which number format does this GPU multiply fastest?",
@@ -55,7 +55,7 @@ LAB = Lab(
             title="Attention without the matrix of scores",
             points=10,
             metric="flash_share",
-            at_least=0.9,
+            wanted=AtLeast(0.9),
             absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
             hints=(
                 "What is the largest tensor inside a block, and which operation needs all of it at once?",
@@ -68,7 +68,7 @@ LAB = Lab(
             title="Matmul sizes fit the tensor cores",
             points=8,
             metric="aligned_share",
-            at_least=0.99,
+            wanted=AtLeast(0.99),
             hints=(
                 "16 bytes are eight values in bf16. Which size of this model is no multiple of eight?",
                 "Look at `aligned_share` of `lab.peek()`. Three matmuls of a step have the vocabulary among their sizes.",
@@ -81,8 +81,7 @@ LAB = Lab(
             title="Few kernels",
             points=7,
             metric="kernels",
-            at_most=700.0,
-            none_at=2500.0,
+            wanted=AtMost(700.0, none_at=2500.0),
             says="kernels ran on the GPU per step",
             hints=(
                 "Which kernels exist only because each line of Python is a separate operator, for each micro-batch again?",
@@ -96,8 +95,7 @@ LAB = Lab(
             title="The CPU does not wait",
             points=5,
             metric="syncs",
-            at_most=1.0,
-            none_at=20.0,
+            wanted=AtMost(1.0, none_at=20.0),
             says="times per step the CPU waited for the GPU",
             hints=(
                 "Which lines can't go on before the GPU has an answer?",

@@ -1,4 +1,4 @@
-from grader.labs.lab import Form, Lab, Outcome, Parity, Throughput, TraceCheck
+from grader.labs.lab import AtLeast, AtMost, Form, Lab, Outcome, Parity, Throughput, TraceCheck
 
 BATCH = 64
 FLOPS = (
@@ -62,8 +62,7 @@ LAB = Lab(
             title="The CPU does not wait for the GPU",
             points=8,
             metric="syncs",
-            at_most=1,
-            none_at=100,
+            wanted=AtMost(1, none_at=100),
             says="times per step the CPU waited for the GPU",
             hints=(
                 "Which values does the CPU read, and does it need them before it goes on?",
@@ -78,8 +77,7 @@ LAB = Lab(
             title="The GPU is hardly idle",
             points=8,
             metric="gpu_idle_unprofiled",
-            at_most=0.2,
-            none_at=0.9,
+            wanted=AtMost(0.2, none_at=0.9),
             says="of a step, measured without the profiler, the GPU had nothing to do",
             hints=(
                 "What does the CPU do while the GPU has nothing to do?",
@@ -93,7 +91,7 @@ LAB = Lab(
             title="Convolutions and matmuls in 16 bits",
             points=8,
             metric="half_share",
-            at_least=0.9,
+            wanted=AtLeast(0.9),
             says="of the time in convolutions and matmuls was spent on 16-bit inputs",
             hints=(
                 "Which units of the GPU multiply fastest, and which types do they take?",
@@ -106,7 +104,7 @@ LAB = Lab(
             title="Attention without the matrix of scores",
             points=8,
             metric="flash_share",
-            at_least=0.9,
+            wanted=AtLeast(0.9),
             absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
             hints=(
                 "How large is the tensor that the attention at half the size writes?",
@@ -120,7 +118,7 @@ LAB = Lab(
             title="Layouts are not changed back and forth",
             points=8,
             metric="layout_share",
-            at_most=0.1,
+            wanted=AtMost(0.1),
             says="of the GPU's busy time only changed layouts",
             hints=(
                 "In which order do pictures, weights and normalisation want their channels?",

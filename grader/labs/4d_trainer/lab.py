@@ -1,5 +1,5 @@
 from grader.labs.gpt2 import CPU, flops, on_gpu
-from grader.labs.lab import Lab, Outcome, Throughput, TraceCheck
+from grader.labs.lab import AtLeast, AtMost, Lab, Outcome, Throughput, TraceCheck
 
 GPU = on_gpu(gpu_memory=38e9, minimum_gain=9.0)
 
@@ -41,7 +41,7 @@ LAB = Lab(
             title="Matmuls in 16 bits",
             points=10,
             metric="half_share",
-            at_least=0.95,
+            wanted=AtLeast(0.95),
             hints=(
                 "In which number format does this GPU multiply fastest?",
                 "In `lab.peek()`, a `half_share` of 0 means that all matmuls have 32-bit inputs.",
@@ -53,7 +53,7 @@ LAB = Lab(
             title="Attention without the matrix of scores",
             points=10,
             metric="flash_share",
-            at_least=0.9,
+            wanted=AtLeast(0.9),
             absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
             hints=(
                 "Does the Trainer choose the attention, or does the model?",
@@ -66,7 +66,7 @@ LAB = Lab(
             title="Matmul sizes fit the tensor cores",
             points=8,
             metric="aligned_share",
-            at_least=0.99,
+            wanted=AtLeast(0.99),
             hints=(
                 "Which size of this model is no multiple of eight?",
                 "Look at `aligned_share` of `lab.peek()`. Three matmuls of a step have the vocabulary among their sizes.",
@@ -78,8 +78,7 @@ LAB = Lab(
             title="Few kernels",
             points=6,
             metric="kernels",
-            at_most=900.0,
-            none_at=4000.0,
+            wanted=AtMost(900.0, none_at=4000.0),
             says="kernels ran on the GPU per step",
             hints=(
                 "How often does the model run for one optimizer step? What could fuse the kernels between its matmuls?",
@@ -93,8 +92,7 @@ LAB = Lab(
             title="The CPU hardly waits",
             points=6,
             metric="syncs",
-            at_most=3.0,
-            none_at=20.0,
+            wanted=AtMost(3.0, none_at=20.0),
             says="times per step the CPU waited for the GPU",
             hints=(
                 "Which arguments make the Trainer read a value, or wait for the GPU, in every step?",

@@ -1,4 +1,4 @@
-from grader.labs.lab import Answers, Form, Lab, Throughput, TraceCheck
+from grader.labs.lab import Answers, AtLeast, AtMost, Form, Lab, Throughput, TraceCheck
 
 LAYERS, WIDTH, LENGTHS, TEXTS, IMAGES = 12, 768, (128, 256, 512), 8, 64
 # forward only: 2 for each weight of a matrix product and each byte that is not padding, at least half of each length; ResNet-50: 4.1e9
@@ -69,8 +69,7 @@ LAB = Lab(
             title="The CPU does not wait for the GPU",
             points=10,
             metric="syncs",
-            at_most=1,
-            none_at=80,
+            wanted=AtMost(1, none_at=80),
             says="times per request the CPU waited for the GPU",
             hints=(
                 "Who reads the answers, and when?",
@@ -83,8 +82,7 @@ LAB = Lab(
             title="A request takes few launches",
             points=10,
             metric="launches",
-            at_most=100,
-            none_at=2000,
+            wanted=AtMost(100, none_at=2000),
             says="launches per request",
             hints=(
                 "How long does the GPU work per launch?",
@@ -98,7 +96,7 @@ LAB = Lab(
             title="Convolutions and matmuls in 16 bits",
             points=10,
             metric="half_share",
-            at_least=0.9,
+            wanted=AtLeast(0.9),
             says="of the time in convolutions and matmuls was spent on 16-bit inputs",
             hints=(
                 "How many digits of an answer does anybody look at?",
@@ -112,7 +110,7 @@ LAB = Lab(
             title="Pictures come from pinned memory",
             points=10,
             metric="h2d_pinned",
-            at_least=0.9,
+            wanted=AtLeast(0.9),
             says="of the copied bytes came from pinned memory",
             absent="No pictures crossed the bus. Requests come from outside, so you have to send their pictures each time.",
             hints=(

@@ -1,5 +1,5 @@
 from grader.labs import gpt
-from grader.labs.lab import Lab, Lever, Order, Parity, Throughput, TraceCheck
+from grader.labs.lab import AtLeast, AtMost, Lab, Lever, Order, Parity, Throughput, TraceCheck
 
 LAYERS, WIDTH, LENGTH, BATCH = 1, 2048, 1024, 4
 # 2 operations forward and 4 backward for each weight of a matrix product and each token, and for each of the two products of an
@@ -100,7 +100,7 @@ LAB = Lab(
             title="No matrix of scores is written",
             points=9,
             metric="score_matrices",
-            at_most=0.0,
+            wanted=AtMost(0.0),
             says="score matrices, and gradients of them, are written per step",
             hints=(
                 "What is the largest tensor of a step?",
@@ -113,7 +113,7 @@ LAB = Lab(
             title="Matmuls in 16 bits",
             points=6,
             metric="half_share",
-            at_least=0.95,
+            wanted=AtLeast(0.95),
             hints=(
                 "In which number format does this GPU multiply fastest?",
                 "Look at `half_share` of `lab.peek()`.",
@@ -125,8 +125,7 @@ LAB = Lab(
             title="The CPU hardly waits",
             points=6,
             metric="syncs",
-            at_most=4.0,
-            none_at=40.0,
+            wanted=AtMost(4.0, none_at=40.0),
             says="times per step the CPU waited for the GPU",
             hints=(
                 "What reads a value from the GPU in every step, and for whom?",
