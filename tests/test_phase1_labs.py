@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
-import papermill
 import pytest
 import torch
 from helpers import first
 from nbgrader.api import Gradebook
 from test_nbgrader import REPOSITORY, by_id, nbgrader
-from test_solutions import outputs
-from test_solutions import path as solution_path
+from test_solutions import shown_by
 from variants import edit
 
 from grader import labs, machine, trace
@@ -232,10 +230,7 @@ def test_answers_of_the_wrong_type(value, message):
 @pytest.mark.parametrize("name", first(ANSWERS))
 def test_answers_notebook_runs(name, tmp_path):
     """The solution's notebook from top to bottom."""
-    executed = papermill.execute_notebook(
-        solution_path(name), tmp_path / "executed.ipynb", cwd=tmp_path, progress_bar=False, execution_timeout=600
-    )
-    shown = {cell.id: outputs(cell) for cell in executed.cells if cell.cell_type == "code"}
+    shown = shown_by(name, tmp_path)
     assert "image/svg" in shown["look-a"] or "data:image" in shown["look-a"]
     assert "100 of 100 points" in shown["check"] and "20.0" in shown["grade-a"]
     for path in tmp_path.glob("*.ipynb"):
@@ -467,15 +462,7 @@ def test_mystery_loops_on_a_gpu(choice, end):
 
 @pytest.mark.slow
 def test_mystery_notebook_runs(tmp_path):
-    executed = papermill.execute_notebook(
-        solution_path(MYSTERY.name),
-        tmp_path / "executed.ipynb",
-        parameters={"device": "cpu", "quick": True},
-        cwd=tmp_path,
-        progress_bar=False,
-        execution_timeout=600,
-    )
-    shown = {cell.id: outputs(cell) for cell in executed.cells if cell.cell_type == "code"}
+    shown = shown_by(MYSTERY.name, tmp_path, device="cpu", quick=True)
     assert "data:image" in shown["profile-1"] and "data_wait" in shown["profile-4"]
     assert "100 of 100 points" in shown["check"] and "4 profiles took" in shown["check"]
     assert next(iter(json.loads((tmp_path / "mystery.json").read_text()))).startswith("cpu-")
@@ -701,15 +688,7 @@ def test_stopwatch_on_a_gpu():
 
 @pytest.mark.slow
 def test_stopwatch_notebook_runs(tmp_path):
-    executed = papermill.execute_notebook(
-        solution_path(STOPWATCH.name),
-        tmp_path / "executed.ipynb",
-        parameters={"device": "cpu", "quick": True},
-        cwd=tmp_path,
-        progress_bar=False,
-        execution_timeout=600,
-    )
-    shown = {cell.id: outputs(cell) for cell in executed.cells if cell.cell_type == "code"}
+    shown = shown_by(STOPWATCH.name, tmp_path, device="cpu", quick=True)
     assert "The benchmark says" in shown["compare"] and "The benchmark says" in shown["grade-warm-up"]
     assert "NOT MEASURED" in shown["grade-finished"] and "FAIL" not in shown["check"]
 
@@ -917,14 +896,6 @@ def test_annotate_on_a_gpu():
 
 @pytest.mark.slow
 def test_annotate_notebook_runs(tmp_path):
-    executed = papermill.execute_notebook(
-        solution_path(ANNOTATE.name),
-        tmp_path / "executed.ipynb",
-        parameters={"device": "cpu", "quick": True},
-        cwd=tmp_path,
-        progress_bar=False,
-        execution_timeout=600,
-    )
-    shown = {cell.id: outputs(cell) for cell in executed.cells if cell.cell_type == "code"}
+    shown = shown_by(ANNOTATE.name, tmp_path, device="cpu", quick=True)
     assert "data:image" in shown["look"] and "Right: data_wait, h2d, fwd, bwd, opt." in shown["look"]
     assert "PASS, 30 / 30 points" in shown["grade-window"] and "PASS, 50 / 50 points" in shown["grade-phases"]

@@ -447,9 +447,10 @@ def test_faults_are_rejected_and_the_solution_is_not():
 
 
 @pytest.mark.skipif(len(machine.gpus()) != 1, reason="needs exactly one NVIDIA GPU")
-def test_one_gpu_is_too_few():
-    assert choose_form(labs.get(NAME), "auto") == "cpu"
-    result = grade(Submission(variants.starter(NAME)), labs.get(NAME), device="cuda")
+@pytest.mark.parametrize("name", [NAME, "3o_sharded"])
+def test_one_gpu_is_too_few(name):
+    assert choose_form(labs.get(name), "auto") == "cpu"
+    result = grade(Submission(variants.starter(name)), labs.get(name), device="cuda")
     assert {check.status for check in result.checks} == {NOT_MEASURED}
 
 

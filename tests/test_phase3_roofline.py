@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import nbformat
-import papermill
 import pytest
 import variants
 from test_phase1_labs import answered, cell
 from test_phase2_labs import graded, said
-from test_solutions import outputs
 from test_solutions import path as solution_path
+from test_solutions import shown_by
 
 from grader import labs, machine, trace
 from grader.errors import UserError
@@ -71,10 +70,7 @@ def test_retest_wrong(question, said, against):
 
 @pytest.mark.slow
 def test_retest_notebook_runs(tmp_path):
-    executed = papermill.execute_notebook(
-        solution_path(RETEST.name), tmp_path / "executed.ipynb", cwd=tmp_path, progress_bar=False, execution_timeout=600
-    )
-    shown = {cell.id: outputs(cell) for cell in executed.cells if cell.cell_type == "code"}
+    shown = shown_by(RETEST.name, tmp_path)
     assert "8.78 ms" in shown["look-d"] and "on 2 NVIDIA H200" in shown["look-d"]
     assert "100 of 100 points" in shown["check"] and "20.0" in shown["grade-a"]
 
@@ -271,10 +267,7 @@ def test_costs_live_on_a_gpu():
 
 @pytest.mark.slow
 def test_costs_notebook_runs(tmp_path):
-    executed = papermill.execute_notebook(
-        solution_path(COSTS.name), tmp_path / "executed.ipynb", cwd=tmp_path, progress_bar=False, execution_timeout=600
-    )
-    shown = {cell.id: outputs(cell) for cell in executed.cells if cell.cell_type == "code"}
+    shown = shown_by(COSTS.name, tmp_path)
     assert "What costs the GPU most" in shown["profile"]
     assert "memory-bound" not in shown["profile"] and "gpt.py:" not in shown["profile"]  # what is asked is not told
     assert "100 of 100 points" in shown["check"] and "30.0" in shown["grade-1"]

@@ -28,6 +28,20 @@ def outputs(cell: Any) -> str:
     return "\n".join(str(o.get("text", o.get("data", o.get("traceback")))) for o in cell.outputs)
 
 
+def solved(name: str, folder: Path, **parameters: Any) -> dict[str, Any]:
+    """The code cells of a lab's solution by their ids, after it ran from top to bottom in `folder`."""
+    made = folder / "executed.ipynb"
+    done = papermill.execute_notebook(
+        path(name), made, parameters, cwd=folder, progress_bar=False, execution_timeout=600
+    )
+    return {cell.id: cell for cell in done.cells if cell.cell_type == "code"}
+
+
+def shown_by(name: str, folder: Path, **parameters: Any) -> dict[str, str]:
+    """What each of them shows."""
+    return {cell_id: outputs(cell) for cell_id, cell in solved(name, folder, **parameters).items()}
+
+
 def test_one_for_each_lab():
     assert {folder.name for folder in SOLUTIONS.iterdir()} == set(labs.NAMES)
 
@@ -122,15 +136,7 @@ KINDS = ("3a_precision", "2f_end_to_end", "2g_healthy", "3h_fit", "4d_trainer", 
 def test_runs(name, tmp_path):
     if missing := missing_packages(labs.get(name)):
         pytest.skip(missing)
-    executed = papermill.execute_notebook(
-        path(name),
-        tmp_path / "executed.ipynb",
-        parameters={"device": "cpu", "quick": True},
-        cwd=tmp_path,
-        progress_bar=False,
-        execution_timeout=600,
-    )
-    cells = {cell.id: cell for cell in executed.cells}
+    cells = solved(name, tmp_path, device="cpu", quick=True)
     lab = labs.get(name)
     everything = all(lab.measures(check, "cpu") for check in lab.checks)
     assert ("NOT MEASURED" in outputs(cells["check"])) == (not everything)

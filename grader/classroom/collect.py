@@ -11,7 +11,6 @@ import os
 import re
 import stat
 import struct
-import tempfile
 import unicodedata
 import zipfile
 import zlib
@@ -28,6 +27,7 @@ from grader import labs
 from grader.classroom.cells import lab_of, looks_like_a_notebook
 from grader.classroom.people import CANVAS, MOODLE, PLAIN, Person, folded, folder_name, no_folder
 from grader.errors import UserError
+from grader.result import write_bytes
 from grader.submission import MAX_NOTEBOOK
 
 # Jane Doe_1234567_assignsubmission_file_/x.ipynb, and without folders Jane Doe_1234567_assignsubmission_file_x.ipynb
@@ -405,37 +405,24 @@ def _placed(
     if os.path.realpath(folder) != os.path.join(os.path.realpath(submitted), student, lab):
         raise Unusable(f"{folder} is a link to another folder, so delete it")
     data, moodle = each.read(), each.person.system == MOODLE
-    there = _time_in(clock)
+    there: datetime | None = None
+    with contextlib.suppress(OSError, ValueError):
+        there = _time(clock.read_text(encoding="utf-8"))
     new, newest = (each.when, last) if moodle else (when, there)
     old = place.read_bytes() if place.is_file() and not place.is_symlink() else None
     if old is not None and old != data and new and newest and new < newest:
         raise Unusable(f"the notebook at {place} is newer ({newest:%Y-%m-%d %H:%M} UTC)")
     if old != data:
-        _write(place, data)
+        write_bytes(place, data)
     if when and (old != data or there is None or moodle):
-        _write(clock, f"{when:{_CLOCK}}\n".encode())
+        write_bytes(clock, f"{when:{_CLOCK}}\n".encode())
     elif old != data:
         clock.unlink(missing_ok=True)  # it was the time of what lay there
     how = "new" if old is None else "unchanged" if old == data else "replaced"
     return Taken(student, lab, each.person, each.path, when, each.late, how, each.when)
 
 
-def _time_in(clock: Path) -> datetime | None:
-    with contextlib.suppress(OSError, ValueError):
-        return _time(clock.read_text(encoding="utf-8"))
-    return None
-
-
 def _time(text: str) -> datetime | None:
     with contextlib.suppress(ValueError):
         return datetime.strptime(text.strip(), _CLOCK).replace(tzinfo=UTC)
     return None
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Whole or not at all; what was a link is a file then."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".collect")
-    with os.fdopen(handle, "wb") as file:
-        file.write(data)
-    os.chmod(temporary, 0o644)
-    os.replace(temporary, path)

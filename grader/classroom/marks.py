@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grader import labs
-from grader.classroom.people import folded, spoken_names
+from grader.classroom.people import folded, gradebook_at, spoken_names
 from grader.classroom.summary import GRADED, UNREADABLE, Row
 from grader.classroom.worksheet import EMAIL, FULL_NAME, GRADE, ID_NUMBER, IDENTIFIER, MAXIMUM, column, number_in
 from grader.errors import UserError
@@ -85,10 +85,8 @@ COLUMNS: dict[str, Callable[[Mark], Any]] = {
 def marks(made: Sequence[Row], gradebook: Path) -> list[Mark]:
     """One for each grade, and for each student of the gradebook who handed nothing in, by lab and student."""
     found = [_mark(row) for row in made]
-    if gradebook.exists():
-        from nbgrader.api import Gradebook
-
-        with Gradebook(f"sqlite:///{gradebook}?timeout=120") as book:
+    with gradebook_at(gradebook) as book:
+        if book:
             found = [_by_hand(book, mark) for mark in found] + list(_absent(book, found))
             people = {student.id: student for student in book.students}
             found = [_named(mark, people.get(mark.student)) for mark in found]

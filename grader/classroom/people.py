@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 MOODLE, CANVAS, PLAIN = "moodle", "canvas", "folders"
 _DROPPED = re.compile(r"[&<>\"`|':\\/]")  # Moodle leaves these out of a file's name
@@ -30,6 +32,18 @@ class Entry:
     own: str
     names: tuple[str, ...]
     numbers: frozenset[str] = frozenset()
+
+
+@contextlib.contextmanager
+def gradebook_at(path: Path) -> Iterator[Any | None]:
+    """nbgrader's gradebook, into which somebody may be writing; None where there is none."""
+    if not path.exists():
+        yield None
+        return
+    from nbgrader.api import Gradebook
+
+    with Gradebook(f"sqlite:///{path}?timeout=120") as book:
+        yield book
 
 
 def folded(text: str) -> str:

@@ -16,6 +16,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from grader import labs, web_page
+from grader.classroom.people import gradebook_at
 from grader.classroom.store import FAILED
 from grader.classroom.submissions import HandedIn
 from grader.errors import UserError
@@ -260,21 +261,14 @@ def absent(gradebook: Path, made: list[Row]) -> list[str]:
 
 
 def _from_book(gradebook: Path, by: Callable[[Any], Iterator[str]]) -> list[str]:
-    if not gradebook.exists():
-        return []
-    from nbgrader.api import Gradebook
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
-        with Gradebook(f"sqlite:///{gradebook}?timeout=120") as book:  # somebody may be writing
-            return list(by(book))
+        with gradebook_at(gradebook) as book:
+            return list(by(book)) if book else []
     except (SQLAlchemyError, OSError) as error:  # the class is graded: that must not be lost for this
-        return [
-            (
-                f"{gradebook} cannot be read ({str(error).splitlines()[0]}). If it is an old one, `nbgrader db "
-                "upgrade` mends it"
-            )
-        ]
+        why = str(error).splitlines()[0]
+        return [f"{gradebook} cannot be read ({why}). If it is an old one, `nbgrader db upgrade` mends it"]
 
 
 def _absent(book: Any, made: list[Row]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any
 from grader import labs
 from grader.classroom.collect import Collected, Taken, collect
 from grader.classroom.marks import read_table
-from grader.classroom.people import CANVAS, MOODLE, Entry, named, who_is
+from grader.classroom.people import CANVAS, MOODLE, Entry, gradebook_at, named, who_is
 from grader.classroom.worksheet import IDENTIFIER, handed_in
 from grader.errors import UserError
 from grader.frontends.classroom import GRADEBOOK
@@ -145,22 +145,15 @@ def _numbers(row: dict[str, str], own: str) -> frozenset[str]:
 
 def _people(book: Path) -> list[Entry]:
     """Those of the gradebook."""
-    if not book.exists():
-        return []
-    from nbgrader.api import Gradebook
-
-    with Gradebook(f"sqlite:///{book}?timeout=120") as opened:
-        return [Entry(s.id, named(s.first_name or "", s.last_name or "")) for s in opened.students]
+    with gradebook_at(book) as gradebook:
+        students = gradebook.students if gradebook else []
+        return [Entry(s.id, named(s.first_name or "", s.last_name or "")) for s in students]
 
 
 def _due(book: Path) -> Callable[[str], datetime | None]:
     """When a lab was due, as the gradebook has it."""
-    if not book.exists():
-        return lambda lab: None
-    from nbgrader.api import Gradebook
-
-    with Gradebook(f"sqlite:///{book}?timeout=120") as opened:
-        dates: dict[str, Any] = {each.name: each.duedate for each in opened.assignments}
+    with gradebook_at(book) as gradebook:
+        dates: dict[str, Any] = {each.name: each.duedate for each in (gradebook.assignments if gradebook else [])}
     return lambda lab: dates[lab].replace(tzinfo=UTC) if dates.get(lab) else None
 
 

@@ -66,7 +66,7 @@ def page(names: list[str], analyses: list[Analysis], above: str = "") -> str:
         if device_use := diagnosis_streams.as_html(a):
             body.append(device_use)
         if a.operations:
-            roofline = web_page.image(lambda a=a: trace.draw_roofline(a), ROOFLINE_WORDS)
+            roofline = web_page.image(partial(_draw_roofline, a), ROOFLINE_WORDS)
             body.append(section(f"Operations that cost the GPU most{which}", roofline, _operations_html(a)))
     body.append(f'<div class="sp-foot">{FOOT}</div>')
     return web_page.page("Diagnosis of " + ", ".join(names), "\n".join(body), _CSS)
@@ -78,6 +78,10 @@ def _breakdown_words(by_label: dict[str, Analysis]) -> str:
         for label, a in by_label.items()
     )
     return f"A bar of the parts of a step. {'. '.join(bars)}."
+
+
+def _draw_roofline(a: Analysis) -> Figure:
+    return trace.draw_roofline(a)
 
 
 def _draw_timelines(by_label: dict[str, Analysis]) -> Figure:
