@@ -67,8 +67,7 @@ def metrics(
 
     step_ns: length of a usual step without the profiler, which stretches a step that is bound by launches (10 to 31 ms in one
     measurement), so only with it is idleness about the loop. wait_ns: for data, in such a step."""
-    known = {"step_ns": step_ns, "wait_ns": wait_ns}
-    m = Metrics(complete=trace.complete, reasons=list(trace.reasons), notes=list(trace.notes), **known)
+    m = Metrics(complete=trace.complete, reasons=list(trace.reasons), notes=list(trace.notes), step_ns=step_ns)
     memory_metrics(m, trace)
     steps = steps or Steps(trace, skip_first, count)
     m.gpu_idle = idle_share(trace, steps.begun)
@@ -77,7 +76,7 @@ def metrics(
             m.reasons.append(f"it has no step beyond the {skip_first} that are not counted")
         m.complete = False
         return m
-    m.steps, m.steps_sure = len(steps), trace.windows.sure
+    m.steps, m.steps_sure, m.wait_ns = len(steps), trace.windows.sure, wait_ns
     m.notes += _odd(trace, steps)
     m.step_ns_traced = steps.length
     per_step = busy_per_step(trace, steps) if len(steps.gpu) else None
