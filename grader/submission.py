@@ -19,6 +19,7 @@ from grader.labs.lab import AnyLab
 MAGIC = "%%submission"
 MAX_NOTEBOOK = 64 << 20  # bytes
 MAX_SOURCE = 1 << 20
+MOST_CELLS = 2000
 NAMED = "submission cell"  # how a cell is called, with its number
 COMPLETE = {"cause", "gain"}  # what a prediction must say
 
@@ -79,10 +80,13 @@ def decoded(data: bytes) -> str:
 
 
 def code_cells(notebook: Any, name: str) -> list[str]:
-    """The sources of the code cells of a notebook's JSON. Raises UserError when it has not the form of a notebook."""
+    """The sources of the code cells of a notebook's JSON. Raises UserError when it has not the form of a notebook, or is more than
+    anybody should parse or show."""
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list):
         raise UserError(f"{name} is not a notebook, because it has no list of cells.")
+    if len(cells) > MOST_CELLS:
+        raise UserError(f"{name} has more than {MOST_CELLS:,} cells.")
     code = []
     for cell in cells:
         if not isinstance(cell, dict) or cell.get("cell_type") != "code":
@@ -93,22 +97,27 @@ def code_cells(notebook: Any, name: str) -> list[str]:
         if not isinstance(source, str):
             raise UserError(f"{name} is not a notebook, because the source of a cell is not text.")
         code.append(source)
+    _check_size(code, name)
     return code
+
+
+def _check_size(cells: list[str], name: str) -> None:
+    if sum(map(len, cells)) > MAX_SOURCE:  # a megabyte of code takes a gigabyte to parse
+        raise UserError(f"{name} has more than {MAX_SOURCE >> 20} MB of code in its cells.")
 
 
 def from_cells(cells: Iterable[str], name: str = "The notebook") -> Submission:
     """Put the %%submission cells, in order, into one module. Raises UserError where there are none, one cannot be parsed, or all
     cells together are more than anybody should parse."""
+    cells = list(cells)
+    _check_size(cells, name)
     parts: list[str] = []
     starts: list[int] = []
     elsewhere: list[str] = []
     prediction: Prediction | None = None
     switches: dict[str, None] = {}  # of `from __future__ import ...`, in order
-    lines = characters = 0
+    lines = 0
     for cell in cells:
-        characters += len(cell)
-        if characters > MAX_SOURCE:  # a megabyte of code takes a gigabyte to parse
-            raise UserError(f"{name} has more than {MAX_SOURCE >> 20} MB of code in its cells.")
         text = cell.replace("\r\n", "\n").replace("\r", "\n")  # Python takes all three for the end of a line
         if is_submission(text):
             body = _from_first_line(text).partition("\n")[2]

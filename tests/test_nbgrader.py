@@ -27,7 +27,7 @@ from traitlets.config import PyFileConfigLoader
 
 from grader import labs
 from grader.classroom.submissions import read_class
-from grader.frontends.nbgrader import grade_outputs
+from grader.frontends.nbgrader import SubmittedNotebook, grade_outputs
 from grader.result import FAIL, NOT_MEASURED, PASS, CheckResult, Result
 from grader.submission import MAGIC
 
@@ -408,6 +408,33 @@ def elements(page: str) -> collections.Counter:
 def test_a_cell_without_an_end_holds_nobody_up(cell):
     """These, shown whole, take minutes, and feedback goes from one student to the next."""
     assert "more in the notebook itself" in formgrader_page(new_notebook(cells=[cell]))
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        [new_markdown_cell("<ul><li>" * 2500)] * 100,
+        [new_code_cell("a." * 10_000)] * 100,
+        [new_markdown_cell("a")] * 50_000,
+    ],
+)
+def test_many_cells_hold_nobody_up(cells, tmp_path):
+    """Each is short enough, and a notebook could have three thousand of them, or a million of a word."""
+    path = tmp_path / "many.ipynb"
+    path.write_text(
+        json.dumps(
+            {
+                "cells": [*map(dict, cells), new_markdown_cell("the end")],
+                "metadata": {},
+                "nbformat": 4,
+                "nbformat_minor": 5,
+            }
+        )
+    )
+    with open(path, encoding="utf-8") as file:
+        text, _ = SubmittedNotebook().from_file(file)
+    nb = nbformat.reads(text, as_version=4)
+    assert len(nb.cells) <= 2000 and sum(min(len(cell.source), 20_000) for cell in nb.cells) < 600_000
 
 
 def test_text_is_shown_as_it_was():

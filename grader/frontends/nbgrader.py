@@ -45,7 +45,7 @@ from grader.grading.forms import choose_form, needs_gpu
 from grader.labs.lab import AnyLab
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, Result, unscored, write_json
 from grader.sandbox.probe import confinement
-from grader.submission import MAGIC, code_cells, is_submission, load_notebook
+from grader.submission import MAGIC, MOST_CELLS, code_cells, is_submission, load_notebook
 
 SOLUTION_ONLY = "solution-only"  # tag of cells that are not released
 PREDICT = "predict"  # grade_id of the cell with the prediction
@@ -57,6 +57,7 @@ PREDICTION = "lab.predict(cause=..., gain=...)"
 warnings.filterwarnings("ignore", "Object of type .* not in session", SAWarning)
 
 SHOWN = 20_000  # characters of a cell: with some, showing takes as long as the square of their number
+SHOWN_IN_ALL = 500_000  # of a notebook: a cell of the worst takes two seconds
 # what a page shows of text cells: what Markdown makes, and what the labs' own cells hold
 _TAGS = ALLOWED_TAGS | {f"h{n}" for n in range(1, 7)}
 _TAGS |= {"br", "del", "details", "hr", "img", "p", "pre", "sub", "summary", "sup"}
@@ -157,8 +158,8 @@ def code_to_html(source: str, metadata: Any = None) -> str:
     return Highlight2HTML(pygments_lexer="python")("\n".join(lines), metadata=metadata)
 
 
-def _cut(source: str, mark: str = "") -> str:
-    return source if len(source) <= SHOWN else f"{source[:SHOWN]}\n\n{mark}… (more in the notebook itself)"
+def _cut(source: str, mark: str = "", most: int = SHOWN) -> str:
+    return source if len(source) <= most else f"{source[:most]}\n\n{mark}… (more in the notebook itself)"
 
 
 def _kept(tag: str, name: str, value: str) -> bool:
@@ -195,8 +196,8 @@ def _as_handed_in(notebook: Any) -> NotebookNode:
             raise
         why = str(error)
     new = {"code": new_code_cell, "raw": new_raw_cell}
-    cells, ids = [], set()
-    for cell in notebook["cells"]:
+    cells, ids, room = [], set(), SHOWN_IN_ALL
+    for cell in notebook["cells"][:MOST_CELLS]:
         if not isinstance(cell, dict):
             continue
         text = text_of(cell)
@@ -204,6 +205,9 @@ def _as_handed_in(notebook: Any) -> NotebookNode:
         if is_submission(source) and source != _whole(source):
             why = "The notebook cannot be read as Python: a %%submission cell holds half a character. Write it anew."
         made = new.get(str(cell.get("cell_type")), new_markdown_cell)(_whole(source))
+        if why or made.cell_type != "code":  # code that is graded stays whole
+            made.source = _cut(made.source, most=max(0, room))
+        room -= min(len(made.source), SHOWN)
         name = cell.get("id")
         if isinstance(name, str) and re.fullmatch(r"[\w-]{1,64}", name, re.ASCII) and name not in ids:
             made.id = name
