@@ -364,7 +364,7 @@ def test_steps_that_others_held_up_are_not_held_against_a_loop(spread, lost, sup
     result = trace_check.judge(check, Metrics(steps=4, complete=True, spread=spread), [], supported, lost)
     assert (result.status, result.points) == (status, points), result
     assert (status == INCONCLUSIVE) == ("other programs took 83% of the time" in result.reason)
-    assert ("gain supports 50%" in result.reason) == (supported == 0.5)
+    assert ("at most 50% of these points" in result.reason) == (supported == 0.5)
 
 
 def test_a_short_wait_is_believed_where_nothing_speaks_against_it():
@@ -448,7 +448,7 @@ def test_a_gain_for_another_kind_of_device_waits(device, graded_on, cause, statu
     check = prediction_check.judge(SYNCS, ("sync-bound",), {REFERENCE: 4.0}, said, graded_on)
     assert (check.status, check.points, check.max_points, check.unmeasured) == (status, points, 10, 5)
     made_for, seen_on = ("a GPU", "a CPU") if graded_on == "cpu" else ("a CPU", "a GPU")
-    assert f"not measured. It is for {made_for}, and this grade was made on {seen_on}." in check.reason
+    assert f"not measured. Your prediction is for {made_for}, and this grade was made on {seen_on}." in check.reason
     result = Result("lab", "Lab", graded_on, [check], {}, {})
     assert (result.score, result.max_score, result.measured_max) == (points, 10, 5)
     other = prediction_check.judge(

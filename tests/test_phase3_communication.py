@@ -416,7 +416,7 @@ def test_what_hangs_on_an_undecided_gain_is_undecided(quiet, status):
     assert checks["prediction"].status == status and checks["prediction"].points == (10 if quiet else 5)
     for name in ("collectives", "exposed"):
         assert quiet or 0 < checks[name].points < checks[name].max_points
-        assert quiet or "That gain is uncertain, so it may support more." in checks[name].reason
+        assert quiet or "The gain is uncertain, so it may be more." in checks[name].reason
 
 
 @pytest.mark.slow

@@ -57,10 +57,8 @@ def judge(
         words = f"Cause {said.get('cause')!r} is none of: {', '.join(CAUSES)}."
     number, made_for = said.get("gain"), said.get("device", "cuda")
     if graded_on and made_for != graded_on:
-        predicted = "No gain was predicted" if number is None else f"Gain {number}x was not measured"
-        words += (
-            f" {predicted}. It is for {DEVICES[made_for]}, and this grade was made on {DEVICES[graded_on]}. {MADE_FOR}"
-        )
+        predicted = "No gain was predicted" if number is None else f"Your gain of {number}x was not measured"
+        words += f" {predicted}. Your prediction is for {DEVICES[made_for]}, and this grade was made on {DEVICES[graded_on]}. {MADE_FOR}"
         status, half = PASS if right_cause else FAIL, check.points / 2
         return result(status, half * right_cause, words, unmeasured=half)
     right_gain = _is_near(number, gains.values(), check.factor)

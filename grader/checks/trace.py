@@ -45,7 +45,7 @@ def judge(
         gone = _partly(check, value)
         share = min(supported, gone)
         if share < gone:
-            reason += f" The measured gain supports {supported:.0%} of these points."
+            reason += f" For your gain you can get at most {supported:.0%} of these points."
         elif share > 0:
             reason += f" The part that is gone earns {share:.0%} of these points."
         if lost and check.wanted.passes(_without_others(check.metric, value, lost)):
@@ -57,9 +57,9 @@ def judge(
     if supported >= 1:
         return result(PASS, 1, reason)
     # The judged process itself wrote the trace, so a trace alone earns nothing.
-    reason += f" The measured gain supports {supported:.0%} of these points."
+    reason += f" For your gain you can get at most {supported:.0%} of these points."
     if undecided:
-        return result(INCONCLUSIVE, supported, f"{reason} That gain is uncertain, so it may support more.")
+        return result(INCONCLUSIVE, supported, f"{reason} The gain is uncertain, so it may be more.")
     return result(FAIL, supported, reason, "A fix that shows in the trace must also show in the throughput.")
 
 

@@ -86,7 +86,7 @@ def what_ifs(analysis: Analysis) -> str:
         for cause, ms in without
         if step and ms > 0
     ]
-    return f"Step time without one cause: {', '.join(said)}." if said else ""
+    return f"Step time if a single cause were gone: {', '.join(said)}." if said else ""
 
 
 def advice(found: Diagnosis | Job) -> list[str]:

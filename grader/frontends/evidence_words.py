@@ -55,7 +55,7 @@ NAMES = {
     "gain_lower": "90% interval from",
     "gain_upper": "90% interval to",
     "gain_certain": "speed-up that is certain",
-    "noise": "one pair's ratio scatters by",
+    "noise": "single pairs scatter by",
     "target": "speed-up for full points",
     "reference_gain": "speed-up of the reference solution",
     "target_source": "the target is",

@@ -95,7 +95,7 @@ def headline(gain: Gain) -> str:
     elif gain.upper and gain.upper < 1:
         said += ", slower than the starter" if gain.check.status != INCONCLUSIVE else ", which is undecided"
     elif gain.certain and gain.certain <= 1:
-        said += ", which can't be told from no change"
+        said += ", but no gain is certain"
     before, after = plausible(evidence.get("starter_ms")), plausible(evidence.get("submission_ms"))
     if before and after:
         said += f". A step took {rounded(before, 3)} ms and now takes {rounded(after, 3)} ms"
@@ -113,7 +113,7 @@ def notes(gain: Gain, letters: bool = False) -> str:
     if gain.ratios:
         noise = plausible(gain.check.evidence.get("noise"))
         pairs = "1 pair" if len(gain.ratios) == 1 else f"{len(gain.ratios)} pairs"
-        scatter = f" One pair's ratio scatters by {rounded(100 * noise, 2)}%." if noise else ""
+        scatter = f" Single pairs scatter by {rounded(100 * noise, 2)}%." if noise else ""
         lines.append(f"We timed {pairs} of blocks, starter against submission.{scatter}")
     return " ".join([*lines, *_compiling(gain)])
 

@@ -310,7 +310,7 @@ class _Facts:
         """What the matmuls run on, in words, and its peak."""
         p = self.peaks
         if self.tensor_cores is None:
-            return "units that the kernels' names don't tell", None
+            return "units unknown from the kernels' names", None
         if not self.tensor_cores:
             return "fp32 on the CUDA cores", p.fp32 if p else None
         if self.half is None:
