@@ -84,7 +84,7 @@ def test_other_programs_that_had_the_processor_are_named(tmp_path):
         for each in others:
             each.kill()
             each.wait()
-    assert b"other programs had the processor in " in done.stderr
+    assert b"other programs used the processor for " in done.stderr
     (lost,) = json.loads((tmp_path / "out" / "run.json").read_text())["lost_to_others"]
     assert lost > 0.2
 

@@ -256,6 +256,15 @@ def test_one_run_of_a_lever_is_judged_by_how_much_runs_differ():
     assert "one run" in text(found)
 
 
+def test_levers_that_were_not_measured_are_not_said_to_gain_nothing():
+    base, cut = Rung((), [0.1] * 2, [0.0] * 2), Rung((lever("tf32"),), why_not=trying.SPENT)
+    assert "No lever was measured" in text(Tried(base, [cut]))
+    same = Rung((lever("fused"),), [0.1] * 2, [0.0] * 2)
+    found = Tried(base, [cut, same])
+    trying._judge(found, same, base)
+    assert "No lever is certain to make it faster" in text(found) and "No lever was measured" not in text(found)
+
+
 def test_the_gain_of_all_of_them_is_that_of_their_rows():
     base, low = Rung((), [0.1, 0.3], [0.0] * 2), Rung((lever("tf32"),), [0.05] * 2, [0.0] * 2)
     high = Rung((lever("tf32"), lever("fused")), [0.02, 0.03], [0.0] * 2)
@@ -327,7 +336,7 @@ def test_what_other_programs_took_is_no_gain():
         trying._judge(found, rung, base)
     assert (quiet.said, double.said) == (decision.UNKNOWN, decision.FASTER)
     assert quiet.gain.factor > 1.8 and quiet.gain.lower < 1
-    assert "Other programs had the processor in up to 50% of a run's time" in text(found)
+    assert "Other programs used the processor for up to 50% of a run's time" in text(found)
 
 
 def test_levers_that_change_nothing_seldom_seem_to():

@@ -28,7 +28,7 @@ SLOWER = 3  # exit status
 BEHIND = 10  # by how much a report lets the job go first, as nice does
 ON_CPU = (
     "this job ran on the CPU. Its report says what a step waits for, which operators take most of it, and what the host does between "
-    "them. Causes that need a GPU are none here."
+    "them. The other causes need a GPU."
 )
 ELSEWHERE = "this job ran on {}, where work that waits in the device's queue isn't seen. Its steps and their parts are timed by the host's clock."
 ROW = "  {:<22} {}"
@@ -175,7 +175,7 @@ class Looks:
             say(ON_CPU if device == "cpu" else ELSEWHERE.format(one_line(device)))
         if (lost := seen.lost[number - 1]) > MUCH_LOST:
             say(
-                f"other programs had the processor in {lost:.0%} of the time of this measurement. Without them a step may be up to so much shorter."
+                f"other programs used the processor for {lost:.0%} of the time of this measurement. Without them a step may be shorter by up to this share."
             )
 
     def _report(self, path: Path, process: dict[str, Any], look: dict[str, Any]) -> None:
@@ -339,7 +339,7 @@ def _compared(earlier: list[dict[str, Any]], found: dict[str, Any]) -> int:
     say(f"{said}: {gain.factor:.2f} times as fast as before (90% interval {gain.lower:.2f} to {gain.upper:.2f}).")
     if said == decision.UNKNOWN and held_up > MUCH_LOST:
         say(
-            f" Other programs had the processor in {held_up:.0%} of the time of one of these runs. Repeat it on a quiet machine."
+            f" Other programs used the processor for {held_up:.0%} of the time of one of these runs. Repeat it on a quiet machine."
         )
     elif said == decision.UNKNOWN and len(earlier) == 1:
         say(" One earlier run doesn't show how much runs differ. Give several for a surer answer.")

@@ -117,7 +117,7 @@ def text(found: Tried, width: int = 100) -> str:
         lines += ["", *wrap(f"{_whole(found)} Write:", width)]
         lines += [line for lever in found.ladder[-1].levers for line in wrap(f"- {lever.write}", width)]
     else:
-        lines += ["", NOTHING]
+        lines += ["", _nothing(found)]
     for note in _notes(found):
         lines += ["", *wrap(note, width)]
     lines.append(_took(found))
@@ -126,7 +126,8 @@ def text(found: Tried, width: int = 100) -> str:
 
 ONCE = ", of one run"
 LADDER = "the ladder, where each rung adds to the one before"
-NOTHING = "No lever made it faster. `grader run` says what holds it back."
+NOTHING = "No lever is certain to make it faster. `grader run` says what holds it back."
+UNMEASURED = "No lever was measured. `grader run` says what holds it back."
 
 
 def _alone(found: Tried) -> list[Rung]:
@@ -148,6 +149,11 @@ def _whole(found: Tried) -> str:
     return f"{what} it {factor:.2f} times as fast."
 
 
+def _nothing(found: Tried) -> str:
+    """What is said where no lever is known to pay."""
+    return NOTHING if any(rung.gain for rung in found.alone) else UNMEASURED
+
+
 def _notes(found: Tried) -> list[str]:
     """What must be known of all of it."""
     notes = []
@@ -158,7 +164,7 @@ def _notes(found: Tried) -> list[str]:
     lost = max((share for rung in [found.baseline, *found.alone, *found.ladder] for share in rung.lost), default=0.0)
     if lost > MUCH_LOST:
         notes.append(
-            f"Other programs had the processor in up to {lost:.0%} of a run's time. The intervals allow for that. Repeat it on a quiet machine."
+            f"Other programs used the processor for up to {lost:.0%} of a run's time. The intervals allow for that. Repeat it on a quiet machine."
         )
     if not found.complete:
         notes.append("The budget was spent before everything was measured. --budget gives more.")
@@ -216,7 +222,7 @@ def page(command: list[str], found: Tried) -> str:
         write = web_page.items(f"<code>{to_html(lever.write)}</code>" for lever in found.ladder[-1].levers)
         parts.append(f'<p class="sp-say">{to_html(_sentence(_whole(found)))} Write:</p>{write}')
     else:
-        parts.append(f'<p class="sp-say">{prose_to_html(NOTHING)}</p>')
+        parts.append(f'<p class="sp-say">{prose_to_html(_nothing(found))}</p>')
     parts.append(picture)
     measured = [rung for rung in _alone(found) if not rung.why_not]
     parts.append(web_page.section("Each lever alone", _table(measured)))

@@ -195,7 +195,7 @@ def _where(d: Doing) -> list[str]:
     if not between:
         return []
     before, after, count, ns = between[0]
-    return [f"The longest pauses lie between {before} and {after}, {plain_number(count)} per step with {ms(ns)}."]
+    return [f"The longest pauses lie between {before} and {after}: {plain_number(count)} per step, together {ms(ns)}."]
 
 
 def of_input(trace: Trace, steps: Steps, b: Breakdown) -> Told:
