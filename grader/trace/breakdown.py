@@ -82,9 +82,7 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None, wait_ns:
     n, devices = len(steps), busy_devices(trace, steps.gpu)
     gpu, kind = classified(trace, steps)
     host = Host(trace, steps)
-    total, after_stall = np.zeros(
-        (2, len(PARTS))
-    )  # the latter: time in which the host was catching up, by what had stopped it before
+    total, after_stall = np.zeros((2, len(PARTS)))  # and how long the host caught up, by what had stopped it before
     gaps = []
     for device in devices:
         own = trace.device[gpu] == device
