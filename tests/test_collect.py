@@ -17,6 +17,7 @@ import pytest
 import scripts
 from nbgrader.api import Gradebook
 
+from grader.classroom.cells import as_released
 from grader.classroom.submissions import misplaced, read_class
 from grader.frontends import cli
 from grader.submission import load_notebook
@@ -411,6 +412,44 @@ def test_of_several_in_an_archive_of_a_student_s_own_the_one_changed_last_is_tak
     collect(tmp_path, made(tmp_path / "c.zip", files), capsys=capsys)
     assert "third" in placed(tmp_path, "doeann_1").read_text()
     assert (placed(tmp_path, "doeann_1").parent / "timestamp.txt").read_text() == stamp(), "not when it was packed"
+
+
+def a_whole_course(says: str) -> dict[str, bytes]:
+    """What somebody packs who does not look: every lab as it was released, and the own work beside it."""
+    lesson = json.dumps({"cells": [{"cell_type": "markdown", "metadata": {}, "source": "# Map"}]}).encode()
+    return {
+        f"course/work/{NAME}/{NAME}.ipynb": released(says=says),
+        f"course/work/{NAME}/.ipynb_checkpoints/{NAME}-checkpoint.ipynb": released(says="a checkpoint"),
+        **{f"course/zlabs/{lab}/{lab}.ipynb": released(lab) for lab in (NAME, OTHER)},
+        f"course/zlessons/{NAME}_notes.ipynb": lesson,
+        **{f"course/grader/{number}.py": b"import torch" for number in range(40)},
+    }
+
+
+@pytest.mark.parametrize("name", ["{}_1_assignsubmission_file_/all.zip", "{}_1_2_all.zip"])
+def test_of_a_whole_course_that_a_student_packed_the_own_work_is_taken(tmp_path, capsys, name):
+    """Neither a lab as it was released nor a notebook of none takes its place, whatever their times and names."""
+    archive = made(tmp_path / f"Lab {NAME}.zip", {name.format("Ann"): packed(a_whole_course("own work"))})
+    _, out, err = collect(tmp_path, archive, capsys=capsys)
+    found = sorted((tmp_path / "submitted").glob("*/*/*.ipynb"))
+    assert [path.stem for path in found] == [NAME] and "own work" in found[0].read_text()
+    assert "1 notebooks of 1 students" in out and "as it was released" in out and "Not taken" not in err
+    assert f"zlabs/{OTHER}/{OTHER}.ipynb" in out, "a path says which of several is meant"
+    assert len(out.splitlines()) < 20 and "38 more" in out, "forty other files are no list to read"
+
+
+def test_a_lab_as_it_was_released_takes_no_work_s_place(tmp_path, capsys):
+    where = "Ann_1_assignsubmission_file_"
+    for nothing in (b"[]", b"{}", b'{"cells": 1}', b"{"):
+        assert not as_released(nothing, NAME)
+    collect(tmp_path, made(tmp_path / "1.zip", {f"{where}/x.ipynb": released(OTHER, says="own work")}), capsys=capsys)
+    files = {f"{where}/x.ipynb": released(OTHER), f"{where}/2.ipynb": released()}
+    empty = {f"{where}/{OTHER}.ipynb": b'{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'}
+    collect(tmp_path, made(tmp_path / "3.zip", empty, (2026, 11, 21, 8, 0, 0)), "--lab", OTHER, capsys=capsys)
+    assert "own work" in placed(tmp_path, "Ann", OTHER).read_text()
+    _, _, err = collect(tmp_path, made(tmp_path / "2.zip", files, (2026, 11, 21, 9, 0, 0)), capsys=capsys)
+    assert "own work" in placed(tmp_path, "Ann", OTHER).read_text() and "as it was released" in err
+    assert placed(tmp_path, "Ann").exists(), "who did nothing handed in all the same"
 
 
 def test_an_archive_does_no_harm(tmp_path, capsys):

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from grader import labs
+from grader import labs, paths
 from grader.submission import MAX_SOURCE, decoded, is_submission
 
 TEXT_MAGICS = ("%%markdown", "%%html", "%%latex", "%%writefile")
@@ -149,6 +149,16 @@ def looks_like_a_notebook(data: bytes) -> bool:
     with contextlib.suppress(ValueError, RecursionError):
         notebook = json.loads(decoded(data))
         return isinstance(notebook, dict) and isinstance(notebook.get("cells"), list)
+    return False
+
+
+def as_released(data: bytes, lab: str) -> bool:
+    """Whether nobody worked in a notebook of a lab: it is empty, or each of its cells stands in the released one."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        released = json.loads((paths.course() / "labs" / lab / f"{lab}.ipynb").read_text(encoding="utf-8"))
+        cells = json.loads(decoded(data))["cells"]
+        known = {"", *(_plain(cell) for cell in released["cells"])}
+        return all(_plain(cell) in known for cell in cells)
     return False
 
 

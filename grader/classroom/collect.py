@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any
 
 from grader import labs
-from grader.classroom.cells import lab_of, looks_like_a_notebook
+from grader.classroom.cells import as_released, lab_of, looks_like_a_notebook
 from grader.classroom.people import CANVAS, MOODLE, PLAIN, Person, folded, folder_name, no_folder
 from grader.errors import UserError
 from grader.result import write_bytes
@@ -47,6 +47,7 @@ _SAVED_AS = ("", ".json", ".txt")  # what browsers and editors make of .ipynb
 MOST = 8 * MAX_NOTEBOOK  # bytes that are read of one person's files
 MANY = 100_000  # entries of an archive
 DEEPEST = 4  # archives in archives
+MOST_NAMED = 5  # files of one student that are left in the archive
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Packed:
     read: Callable[[], bytes]  # raises Unusable
     number: int = 0  # the file's, where its system counts them
     changed: datetime | None = None  # in a student's own archive, which was handed in as one
+    inner: bool = False  # whether it lies in such an archive
 
 
 class Unusable(Exception):
@@ -220,11 +222,11 @@ def _inside(each: Packed, read: dict[Person, int], depth: int = 1) -> Iterator[P
         yield f"{each.path}: {error}"
         return
     for info in sorted(infos, key=_name):
-        name = PurePosixPath(_name(info)).name
-        if name and not stat.S_ISLNK(info.external_attr >> 16):
-            where = f"{each.path}/{name}"
+        path = PurePosixPath(_name(info))
+        if path.name and not stat.S_ISLNK(info.external_attr >> 16):
+            where = "/".join([each.path, *(part for part in path.parts if part not in ("/", ".."))])
             read_it = partial(_read, file, info)
-            inner = Packed(each.person, where, name, each.when, each.late, read_it, each.number, _when(info))
+            inner = Packed(each.person, where, path.name, each.when, each.late, read_it, each.number, _when(info), True)
             yield from _inside(inner, read, depth + 1) if _is_archive(inner) else [inner]
 
 
@@ -279,10 +281,24 @@ def collect(
         return done
 
 
+@dataclass(frozen=True)
+class _Found:
+    """A notebook and what it is worth as somebody's work: one that names its lab more than one that is only called so, and one
+    that was worked in more than one as it was released. Then the newest counts."""
+
+    file: Packed
+    named: bool
+    worked: bool
+
+    def rank(self) -> tuple[Any, ...]:
+        return self.named, self.worked, _newer(self.file)
+
+
 def _chosen(file: zipfile.ZipFile, archive: Path, lab: str, done: Collected) -> dict[tuple[Person, str], Packed]:
-    """The newest notebook of each person and lab; what else there is goes to `done`."""
-    notebooks: dict[tuple[Person, str], list[Packed]] = defaultdict(list)
+    """The notebook of each person and lab that counts; what else there is goes to `done`."""
+    notebooks: dict[tuple[Person, str], list[_Found]] = defaultdict(list)
     others: dict[Person, list[str]] = defaultdict(list)  # what a person handed in beside notebooks
+    unnamed: dict[Person, list[str]] = defaultdict(list)  # notebooks of no lab
     have: set[Person] = set()  # who handed in a notebook, be it usable or not
     read: dict[Person, int] = defaultdict(int)  # bytes
     for each in _all_files(file, read):
@@ -294,18 +310,49 @@ def _chosen(file: zipfile.ZipFile, archive: Path, lab: str, done: Collected) -> 
                 others[each.person].append(each.path)
                 continue
             have.add(each.person)
-            notebooks[each.person, _lab_of(each, archive, lab, read)].append(each)
+            own, found = _lab_of(each, archive, lab, read)
+            (notebooks[each.person, own].append(found) if own else unnamed[each.person].append(each.path))
         except Unusable as why:
             done.left.append(f"{each.path}: {why}")
+    chosen = _best(notebooks, others, done)
+    working = {person for person, _ in chosen}
+    for person, paths in unnamed.items():
+        if person in working:
+            others[person] += paths
+        else:
+            done.left += [f"{path}: it does not say which lab it is of, so give --lab" for path in paths]
     for person, paths in sorted(others.items()):
         if person in have:
-            done.beside += paths
+            done.beside += _few(paths, person)
         else:
-            done.left.append(f"{person.name}: no notebook among what was handed in ({', '.join(paths)})")
-    chosen = {who: max(found, key=_newer) for who, found in notebooks.items()}
-    for who, found in notebooks.items():
-        done.left += [f"{each.path}: {chosen[who].path} is newer" for each in found if each is not chosen[who]]
+            done.left.append(f"{person.name}: no notebook among what was handed in ({', '.join(_few(paths, person))})")
     return chosen
+
+
+def _best(
+    notebooks: Mapping[tuple[Person, str], list[_Found]], others: dict[Person, list[str]], done: Collected
+) -> dict[tuple[Person, str], Packed]:
+    """Of each person and lab the one that counts; `others` gets what is nobody's work, and `done` what is older."""
+    best = {who: max(found, key=_Found.rank) for who, found in notebooks.items()}
+    at_work = {person for (person, _), one in best.items() if one.worked}
+    idle = {who for who, one in best.items() if one.file.inner and not one.worked and who[0] in at_work}
+    for who, found in notebooks.items():
+        taken = best[who]
+        for each in found:
+            if not each.worked and (who in idle or taken.worked):
+                others[who[0]].append(f"{each.file.path}: empty, or as it was released")
+            elif taken.named and not each.named:
+                others[who[0]].append(each.file.path)
+            elif each is not taken:
+                done.left.append(f"{each.file.path}: {taken.file.path} is newer")
+    return {who: one.file for who, one in best.items() if who not in idle}
+
+
+def _few(paths: list[str], person: Person) -> list[str]:
+    """Not the forty files of a whole course that somebody packed; notebooks first."""
+    first = sorted(paths, key=lambda path: ".ipynb" not in path)
+    more = [f"{person.name}: {len(paths) - MOST_NAMED} more files"] if len(paths) > MOST_NAMED else []
+    return first[:MOST_NAMED] + more
 
 
 def _all_files(file: zipfile.ZipFile, read: dict[Person, int]) -> Iterator[Packed | str]:
@@ -326,14 +373,14 @@ def _is_notebook(each: Packed, read: dict[Person, int]) -> bool:
     return PurePosixPath(name).suffix in _SAVED_AS and looks_like_a_notebook(_counted(each, read))
 
 
-def _lab_of(each: Packed, archive: Path, lab: str, read: dict[Person, int]) -> str:
-    """Which lab a notebook is of. Raises Unusable for one that is not taken."""
-    found = lab_of(_counted(each, read), each.file, archive.name) or lab
-    if not found:
-        raise Unusable("it does not say which lab it is of, so give --lab")
+def _lab_of(each: Packed, archive: Path, lab: str, read: dict[Person, int]) -> tuple[str, _Found]:
+    """Which lab a notebook is of, "" for none. Raises Unusable for one that is not taken."""
+    data = _counted(each, read)
+    says = lab_of(data)
+    found = says or lab_of(b"", each.file, archive.name) or lab
     if lab and found != lab:
         raise Unusable(f"it is of {found}, not of {lab}")
-    return found
+    return found, _Found(each, bool(says), not as_released(data, found))
 
 
 def _newer(each: Packed) -> tuple[int, datetime, datetime, int, str]:
@@ -412,6 +459,8 @@ def _placed(
     old = place.read_bytes() if place.is_file() and not place.is_symlink() else None
     if old is not None and old != data and new and newest and new < newest:
         raise Unusable(f"the notebook at {place} is newer ({newest:%Y-%m-%d %H:%M} UTC)")
+    if old is not None and old != data and as_released(data, lab) and not as_released(old, lab):
+        raise Unusable(f"it is empty, or the lab as it was released, and the notebook at {place} is not")
     if old != data:
         write_bytes(place, data)
     if when and (old != data or there is None or moodle):
