@@ -16,7 +16,7 @@ HINT = (
     f"{LATEST} steps later. job.log takes tensors."
 )
 # Two honest trainings can part by rounding alone, and then other numbers part sooner than losses do. Where the losses have parted
-# by this share (`parity.parted`), `relative` is as wide as it is declared; by twice the share, twice as wide. Of 16 pairs of small
+# by this share (`parity.loss_gaps`), `relative` is as wide as it is declared; by twice the share, twice as wide. Of 16 pairs of small
 # GPTs, one of each pair begun from weights one millionth off, none needed more than half of that in 400 or 600 steps (AMD EPYC,
 # torch 2.14, learning rates of 0.005 and 0.01; the largest activation was compared). On an NVIDIA H200 (torch 2.11) an honest loop
 # of 3e_compile had logged 941 steps as the starter had, when its largest activation was 3% off.
@@ -43,7 +43,7 @@ def judge(
     evidence = {"steps": len(submission), "names": list(check.names)}
     problem = _incomplete(check, submission, losses)
     if not problem:
-        wider = [max(1.0, apart / PARTED) for apart in parity.parted(starter_losses, losses, first)]
+        wider = [max(1.0, apart / PARTED) for apart in parity.loss_gaps(starter_losses, losses, first)]
         for name in check.names:
             if name == "loss":
                 continue
@@ -70,7 +70,7 @@ def beside_the_reference(
 ) -> CheckResult:
     """The second look at logs that `first` has passed: the starter made fewer steps, and what was logged after those may be invented.
     `reference`, `reference_losses`: of the reference solution from the same seed; `steps`: the `first` of `judge`."""
-    wider = [max(1.0, apart / PARTED) for apart in parity.parted(reference_losses, losses, steps)]
+    wider = [max(1.0, apart / PARTED) for apart in parity.loss_gaps(reference_losses, losses, steps)]
     evidence = dict(first.evidence)
     for name in check.names:
         both = [

@@ -306,12 +306,14 @@ def _off_on_held_out(
     ]
 
 
-def apart(losses: Sequence[float], reference: Sequence[float], update: dict[str, Any], first: int, step: int) -> Near:
+def twin_distance(
+    losses: Sequence[float], reference: Sequence[float], update: dict[str, Any], first: int, step: int
+) -> Near:
     """How far a trusted training is from the reference's after `step` steps, as a submission's would be."""
     return distances(losses, reference, update, first, step, _floor(reference))
 
 
-def parted(starter: Sequence[float], submission: Sequence[float], first: int) -> list[float]:
+def loss_gaps(starter: Sequence[float], submission: Sequence[float], first: int) -> list[float]:
     """By what share the losses of two trainings have parted, step by step: the largest median of WINDOW steps until then, so that
     no single loss makes it large; 0 in the `first` steps."""
     off = [abs(a - b) / max(abs(a), _floor(starter)) for a, b in zip(starter, submission, strict=False)]

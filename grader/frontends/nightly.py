@@ -22,7 +22,7 @@ from grader.nightly.night import Night
 from grader.nightly.parts import Part
 from grader.version import version
 
-KINDS = "lesson,solution,grade,adversary"
+KINDS = ",".join(parts.KINDS)
 Share = tuple[int, int]  # the I-th of N
 
 

@@ -7,7 +7,6 @@ the one that writes to the gradebook: that of a running class is neither needed 
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from traitlets.config import PyFileConfigLoader
 from grader.errors import UserError
 from grader.frontends.lab_page import refresh
 from grader.paths import REPOSITORY
+from grader.result import write_bytes
 
 # what is no part of a lab: what Jupyter and Python leave, and what a lab keeps of whoever works on it
 IGNORED = (
@@ -46,7 +46,7 @@ def release(target: Path = REPOSITORY / "labs", course: Path = REPOSITORY) -> li
         for name in sorted(names):
             new, old = made / name, target / name
             if not old.is_file() or new.read_bytes() != old.read_bytes():
-                _replace(new, old)
+                write_bytes(old, new.read_bytes())
                 changed.append(old)
         for name in sorted(_files(target) - names):
             (target / name).unlink()
@@ -75,13 +75,6 @@ def _files(folder: Path) -> set[Path]:
     """Paths of the files below `folder`, relative to it."""
     found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return {path for path in found if not any(fnmatch(part, each) for part in path.parts for each in IGNORED)}
-
-
-def _replace(source: Path, target: Path) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    beside = target.with_name(f"{target.name}.tmp")
-    shutil.copyfile(source, beside)
-    os.replace(beside, target)
 
 
 if __name__ == "__main__":

@@ -78,7 +78,10 @@ def open_arm(
         workload=form.workload,
         options=options,
         device=setup.form_name,
-        readable=setup.readable if trusted or not options.get("read_s") else _past_the_drive(options),
+        # past the drive a submission reads that the data are there, and not the data, which would come at once
+        readable=setup.readable
+        if trusted or not options.get("read_s")
+        else [Path(options["folder"]) / "manifest.json"],
         threads=form.threads,
         environment=environment_of(form),
         limits=limits or Limits(),
@@ -119,11 +122,6 @@ def _drive(workspace: Workspace, options: dict[str, Any]) -> contextlib.Abstract
         return contextlib.nullcontext()
     folder = options["folder"] if read_s else ""
     return Drive(workspace.folder / NAME, folder, read_s or 0.0, False, workspace.uid, write_bps)
-
-
-def _past_the_drive(options: dict[str, Any]) -> list[Path]:
-    """What a submission may read without the drive: that the data are there, not the data, which would come at once."""
-    return [Path(options["folder"]) / "manifest.json"]
 
 
 def start_training(arm: Arm, seed: int, keep_initial: bool) -> None:

@@ -32,10 +32,7 @@ def load(arm: Arm, setup: Setup) -> None:
 def starter_alone(starter: Arm, setup: Setup, seed: int, progress: Progress) -> Alone:
     progress(0.03, "loading the starter")
     load(starter, setup)
-    prepare_s = 0.0
-    if setup.form.prepare_s:
-        with turn(starter.child):
-            prepare_s = starter.prepare(setup.form.prepare_s)
+    prepare_s = _prepare(starter, setup)
     progress(0.05, "first steps of the starter")
     start_training(starter, seed, keep_initial=True)
     warm_up(starter, setup)
@@ -49,13 +46,19 @@ def submission_begins(submission: Arm, setup: Setup, seed: int, alone: Alone, pr
     """Load and prepare it, and begin its training. Returns the seconds that its own preparation took."""
     progress(0.12, "loading the submission")
     load(submission, setup)
-    prepare_s = 0.0
     if setup.form.prepare_s:
         progress(0.13, "the submission's preparation")
-        with turn(submission.child):
-            prepare_s = max(0.0, submission.prepare(setup.form.prepare_s) - alone.prepare_s)
+    prepare_s = max(0.0, _prepare(submission, setup) - alone.prepare_s)
     start_training(submission, seed, keep_initial=False)
     return prepare_s
+
+
+def _prepare(arm: Arm, setup: Setup) -> float:
+    """Seconds that its own preparation of the data took; 0 in labs without one."""
+    if not setup.form.prepare_s:
+        return 0.0
+    with turn(arm.child):
+        return arm.prepare(setup.form.prepare_s)
 
 
 def first_steps(starter: Arm, submission: Arm, setup: Setup, progress: Progress) -> tuple[CheckResult, int]:

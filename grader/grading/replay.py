@@ -143,7 +143,7 @@ def twins(reference: Reference, checkpoints: Sequence[Checkpoint], step: int, pr
                 for stop in _reached(twin, kept, say, more=ROUNDED - n):
                     twin.child.give(WEIGHTS, kept[stop].read_bytes())
                     update = twin.child.ask("compare", file=WEIGHTS, stretch=True)
-                    near = parity_check.apart(twin.losses, arm.losses, update, first, stop)
+                    near = parity_check.twin_distance(twin.losses, arm.losses, update, first, stop)
                     found[stop] = Near(*map(max, near, found.get(stop, near)))
     return {stop: near for stop, near in found.items() if stop >= step} or dict([*found.items()][-1:])
 
