@@ -475,6 +475,28 @@ def test_marks_that_say_that_a_batch_is_made(name):
     assert a.diagnosis.cause == "input-bound" and a.breakdown["idle_data"] == pytest.approx(20e6, rel=0.02)
 
 
+@pytest.mark.parametrize("marked", [True, False])
+def test_what_precedes_the_first_copy_of_all_is_no_batch(marked):
+    """As where a model is loaded and compiled, and the whole recording is one step."""
+    job = Job()
+    start = job.now
+    job.event("cuda_runtime", "cudaStreamIsCapturing", job.now, 3)
+    job.now += 60_000
+    for number in range(12):
+        copied(job, "cudaMemcpyAsync", "Memcpy HtoD (Pageable -> Device)", 1 << 10, 2, "aten::to")
+        job.op(f"aten::op{number}", length=300)
+    d = seen(job.wait().mark("ProfilerStep#3", start) if marked else job).diagnosis
+    assert d.cause == ("input-bound" if marked else "host-bound") and d.confidence <= 0.6
+
+
+def test_operators_that_were_not_recorded_are_said():
+    """With activities=[ProfilerActivity.CUDA]."""
+    job = uneven(5e4, 5e4, 5e4, 5e4, 5e4, 5e4)
+    job.events = [e for e in job.events if e["cat"] in ("cuda_runtime", "kernel")]
+    d = seen(job).diagnosis
+    assert d.cause == "host-bound" and "no operators of the CPU" in d.text and d.confidence <= 0.6
+
+
 DOING = [
     "get_image_metrics",
     "make_image_grid",

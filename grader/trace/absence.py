@@ -167,7 +167,7 @@ def _before_first_copy(trace: Trace, steps: Steps, spans: intervals.Intervals) -
     """What of these stretches lies in a step before anything was launched in it, where the first launch is a copy to the GPU."""
     order = np.argsort(trace.start[steps.launch], kind="stable")
     order = order[steps.launch[order] >= 0]
-    if not len(order):
+    if not len(order) or trace.windows.undivided:  # else a model may be made there
         return intervals.EMPTY
     step, first = np.unique(steps.step[order], return_index=True)
     gpu = steps.gpu[order[first]]

@@ -25,6 +25,7 @@ MOST_IN = 0.8  # of a cause's time: so much in a few steps is theirs
 MUCH = 0.5  # of something: then it is worth a name
 FAR_BELOW = 10  # times as long as its bytes or its arithmetic need at the device's peaks
 REACHED = 2  # times the least, which a kernel that suits its work comes down to
+NO_OPERATORS = "The recording has no operators of the CPU, so it may be those. Record with ProfilerActivity.CPU as well."
 WARM_UP = "Record steps after a warm-up."
 NEVER_WAITS, AS_LONG = 0.95, 0.8  # share of the step that the host is at work; of a cost: as much
 MANY_LAUNCHES = 50  # in one call of an operator
@@ -147,6 +148,8 @@ def of_host(trace: Trace, steps: Steps, b: Breakdown) -> Told:
         memory = f"For {ms(d.allocating)} of it per step, the host {does} ({calls} times)."
         return Told([memory, *_where(d)], allocating=not pinning, pinning=pinning)
     known = bool(d.collecting or d.compiling or d.function or d.mark)
+    if not known and not (trace.category == CPU_OP).any():
+        return Told([NO_OPERATORS, *_where(d)], inferred=True)
     said = [*(_who(d, total) if known else ()), *_where(d)]
     if d.after_reading >= MUCH * total:
         said.append(

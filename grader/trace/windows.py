@@ -39,6 +39,7 @@ FAR_LONGER = 5  # times the usual length: a step that warms up, or one in which 
 LOADING_NS = 5_000_000  # no call but a wait takes so long once a GPU was started
 LARGE = 0.25  # of a recording: a call of that length is what it shows
 FEW, SOME = 10, 0.1  # pieces of work, and share of them, that are enough to judge by
+UNDIVIDED = 0.6  # how sure it is that all of a recording is one step
 SURELY = 0.95  # as much of steps is the same, less of some layers
 TWICE = 2  # longer than so many repetitions is what is done before steps
 READS = re.compile(r"aten::(item|to|cpu|_local_scalar_dense|copy_|_to_copy|is_nonzero|equal)$")
@@ -67,6 +68,11 @@ class Windows:
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    @property
+    def undivided(self) -> bool:
+        """Nothing marks or repeats: the step is all that was recorded."""
+        return len(self) == 1 and self.sure == UNDIVIDED
 
 
 def find(trace: Trace) -> Windows:
@@ -141,7 +147,7 @@ def _found(trace: Trace) -> Windows:
     how = "nothing in it repeats, so the whole recording is counted as one step"
     if begun > low:
         how = f"nothing in it repeats, so all but its first {milliseconds(begun - low)}, which started the GPU, is counted as one step"
-    return Windows(np.array([begun]), np.array([high]), main_thread(trace), how, 0.6)
+    return Windows(np.array([begun]), np.array([high]), main_thread(trace), how, UNDIVIDED)
 
 
 def _started(trace: Trace, moments: np.ndarray, low: int, high: int) -> int:
