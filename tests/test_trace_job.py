@@ -530,12 +530,34 @@ def test_ranks_in_folders_of_their_own(tmp_path: Path) -> None:
     ]
 
 
+def test_folders_of_machines_hold_those_of_ranks(tmp_path: Path) -> None:
+    for r, trace in enumerate(made.traces(Plan([3000.0, 3000.0, 4500.0, 3000.0]))):
+        folder = tmp_path / "traces" / f"node{r // 2}" / f"worker{r}"
+        folder.mkdir(parents=True)
+        (folder / "trace.json").write_text(json.dumps(trace))
+    found = diagnose_job.job_of(diagnose_job.traces_of([str(tmp_path)]))
+    assert found.cause == "straggler" and [found.ranks[r].rank for r in found.stragglers] == [2]
+
+
+@pytest.mark.parametrize("size", [0, 300])
+def test_a_rank_of_which_next_to_nothing_was_written_is_named(size: int, tmp_path: Path) -> None:
+    """As where the disk was full."""
+    paths = made.write(Plan([3000.0, 3000.0, 4500.0, 3000.0]), tmp_path)
+    paths[1].write_bytes(paths[1].read_bytes()[:size])
+    (tmp_path / "config.json").write_text('{"lr": 0.1}')
+    found = diagnose_job.job_of(diagnose_job.traces_of([str(tmp_path)]), lenient=True)
+    assert found.cause == "straggler" and any("rank1.json is left out" in note for note in found.notes)
+
+
 def test_an_incomplete_rank_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     a, b = made.write(Plan([3000.0, 4500.0]), tmp_path)
     text = b.read_text()
-    b.write_text(text[: int(0.8 * len(text))])
-    status, text = diagnosed(capsys, a, b)
-    assert status == 3 and "rank 1: it is cut short" in text
+    b.write_text(text[: int(0.3 * len(text))])
+    status, said = diagnosed(capsys, a, b)
+    assert status == 3 and "rank 1: it is cut short" in said
+    b.write_text(text[: int(0.8 * len(text))])  # some steps are whole
+    status, said = diagnosed(capsys, a, b)
+    assert status == 0 and "rank1.json is cut short" in said and "straggler: rank 1" in said
 
 
 def test_the_page_of_many_ranks_stays_readable(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ TWO = {
     True: "Read as ranks of one job. --before-after compares two traces instead.",
     False: "Read as before and after a change. --job reads them as ranks of one job.",
 }
+MOST_LEVELS = 4  # of folders: of a run, of its machines, of their ranks, ...
 FOOT = (
     "A rank waits in a collective until the last one has come. Bandwidths are those of nccl-tests: size over time, and that times what "
     "each link must carry. Times of an exchange begin when the last rank has come. Shares are of a step without the profiler where that was given."
@@ -60,9 +61,7 @@ def traces_of(paths: Sequence[str]) -> list[str]:
             found.append(path)
             continue
         try:
-            inside = _in_folder(folder) or [
-                file for below in sorted(folder.iterdir()) if below.is_dir() for file in _in_folder(below)
-            ]
+            inside = _in_folder(folder)
         except OSError as error:
             raise UserError(f"{clean(path)} cannot be read: {error.strerror}.") from None
         if not inside:
@@ -71,9 +70,13 @@ def traces_of(paths: Sequence[str]) -> list[str]:
     return found
 
 
-def _in_folder(folder: Path) -> list[str]:
+def _in_folder(folder: Path, levels: int = MOST_LEVELS) -> list[str]:
+    """Those in the folder itself, else those below it."""
     files = (file for file in folder.iterdir() if file.name.endswith(ENDINGS) and file.is_file())
-    return sorted(str(file) for file in files if _looks_like_a_trace(file))
+    found = sorted(str(file) for file in files if _looks_like_a_trace(file))
+    if found or not levels:
+        return found
+    return [file for below in sorted(folder.iterdir()) if below.is_dir() for file in _in_folder(below, levels - 1)]
 
 
 def _looks_like_a_trace(file: Path) -> bool:
@@ -85,7 +88,7 @@ def _looks_like_a_trace(file: Path) -> bool:
             head = text.read(1 << 20)
     except (OSError, EOFError, zlib.error):
         return True  # reading it says what is wrong
-    return b'"traceEvents"' in head or b'"ph"' in head
+    return not head.strip() or any(sign in head for sign in (b'"traceEvents"', b'"ph"', b'"schemaVersion"'))
 
 
 def are_ranks(first: Trace, second: Trace, files: Sequence[str]) -> bool:

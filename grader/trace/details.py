@@ -25,7 +25,9 @@ MOST_IN = 0.8  # of a cause's time: so much in a few steps is theirs
 MUCH = 0.5  # of something: then it is worth a name
 FAR_BELOW = 10  # times as long as its bytes or its arithmetic need at the device's peaks
 REACHED = 2  # times the least, which a kernel that suits its work comes down to
-NO_OPERATORS = "The recording has no operators of the CPU, so it may be those. Record with ProfilerActivity.CPU as well."
+NO_OPERATORS = (
+    "The recording has no operators of the CPU, so it may be those. Record with ProfilerActivity.CPU as well."
+)
 WARM_UP = "Record steps after a warm-up."
 NEVER_WAITS, AS_LONG = 0.95, 0.8  # share of the step that the host is at work; of a cost: as much
 MANY_LAUNCHES = 50  # in one call of an operator

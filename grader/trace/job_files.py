@@ -22,7 +22,8 @@ class NotOneJob(ValueError):
 
 def distinct(ranks: list[Rank]) -> tuple[list[Rank], list[str]]:
     """Each rank once, in order; by the names of the files where traces do not tell their rank."""
-    notes: list[str] = []
+    cut = [rank.file for rank in ranks if rank.breaks_off and rank.complete]
+    notes = [f"{file} is cut short, so only its whole steps are compared" for file in cut]
     by_content: dict[str, Rank] = {}
     for rank in ranks:
         first = by_content.setdefault(rank.fingerprint, rank)

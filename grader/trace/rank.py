@@ -49,6 +49,7 @@ class Rank:
     complete: bool
     reasons: list[str]
     notes: list[str]
+    breaks_off: bool  # its file ends before the recording does
     zero: int  # Unix time of its first step
     low: int  # where its counted steps begin
     labels: np.ndarray  # of the counted steps: the profiler's numbers of them, else 0, 1, ...
@@ -97,6 +98,7 @@ def rank_of(a: Analysis, file: str) -> Rank:
         complete=trace.complete or no_gpu,
         reasons=[] if no_gpu else list(trace.reasons),
         notes=list(a.metrics.notes),
+        breaks_off=trace.breaks_off,
         zero=trace.base_ns + zero,
         low=(steps.window[0] if len(steps) else zero) - zero,
         labels=labels,
