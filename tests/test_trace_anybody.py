@@ -120,6 +120,15 @@ def test_a_last_step_that_was_cut_off_is_not_counted(steps, ops):
     assert a.diagnosis.cause == "compute-bound"
 
 
+def test_a_last_mark_around_nothing_is_no_step():
+    """The loop had ended, and its profiler had not."""
+    job = Job().steps(5)
+    start = job.now
+    job.now += 3e6
+    a = seen(job.mark("ProfilerStep#5", start))
+    assert ms(a) == 10 and a.metrics.steps == 4 and a.diagnosis.cause == "compute-bound"
+
+
 def test_a_last_step_that_has_less_to_do_is_counted():
     job = Job().steps(4)
     start = job.now

@@ -497,6 +497,22 @@ def test_operators_that_were_not_recorded_are_said():
     assert d.cause == "host-bound" and "no operators of the CPU" in d.text and d.confidence <= 0.6
 
 
+def test_a_cause_that_costs_as_much_is_not_close_behind():
+    """Memory is taken and given back where the host has just waited."""
+
+    def body(job):
+        for _ in range(5):
+            job.wait()
+            for name, length in (("cudaFree", 600), ("cudaMalloc", 700)):
+                job.event("cuda_runtime", name, job.now, length)
+                job.now += length + 10
+            job.op(length=500)
+
+    d = seen(steps(body)).diagnosis
+    assert {d.cause, d.runner_up} == {"sync-bound", "host-bound"} and d.confidence <= 0.6
+    assert "As much as that, it is host-bound (53%)" in d.text
+
+
 DOING = [
     "get_image_metrics",
     "make_image_grid",

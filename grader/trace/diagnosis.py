@@ -362,7 +362,8 @@ def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, wha
             " Remove the waits first."
         )
     elif runner_up in STALLS and shares[runner_up] >= CLOSE * share:
-        text += f" Close behind, it is {runner_up}-bound ({shares[runner_up]:.0%}): {CAUSES[runner_up].reason}."
+        both = "Close behind, it is" if shares[runner_up] <= share else "As much as that, it is"
+        text += f" {both} {runner_up}-bound ({shares[runner_up]:.0%}): {CAUSES[runner_up].reason}."
     text += details.beside(case.b, cause, shares[cause] * case.step)
     if what_if < 0.97 * step:
         slow = cause == "compute" and (m.tensor_core_share or {"no": 0.0})["no"]

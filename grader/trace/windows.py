@@ -199,7 +199,8 @@ def _cut_off(trace: Trace, starts: np.ndarray, ends: np.ndarray) -> int:
     late = (
         least > 0 and 2 * work[-1] < calls[-1] and calls[-1] >= SHORT * np.median(calls[:-1])
     )  # its kernels came too late
-    return int(work[-1] < 0.5 * least and bool(short or late))
+    nothing = not work[-1] and not calls[-1]  # as where the loop had ended
+    return int(work[-1] < 0.5 * least and bool(short or late or nothing))
 
 
 def _without_work(trace: Trace, found: Windows) -> int:
