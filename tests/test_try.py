@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import psutil
 import pytest
 
 from grader.errors import UserError
-from grader.frontends.try_levers import draw, text
+from grader.frontends.try_levers import draw, page, text
 from grader.measure import decision
 from grader.own import running, trying
 from grader.own.trying import Lever, Rung, Tried, try_levers
@@ -259,6 +260,8 @@ def test_one_run_of_a_lever_is_judged_by_how_much_runs_differ():
 def test_levers_that_were_not_measured_are_not_said_to_gain_nothing():
     base, cut = Rung((), [0.1] * 2, [0.0] * 2), Rung((lever("tf32"),), why_not=trying.SPENT)
     assert "No lever was measured" in text(Tried(base, [cut]))
+    empty = page(["python", "train.py"], Tried(base, [cut]))
+    assert "No lever was measured" in empty and not re.search("<img|Each lever alone", empty)
     same = Rung((lever("fused"),), [0.1] * 2, [0.0] * 2)
     found = Tried(base, [cut, same])
     trying._judge(found, same, base)
