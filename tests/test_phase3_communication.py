@@ -14,23 +14,25 @@ import pytest
 import torch
 import torch.distributed as dist
 import variants
-from helpers import IS_ROOT, eventually, loop, running, said, untimed
+from helpers import IS_ROOT, eventually, first, loop, running, said, untimed
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from grader import labs, machine, trace
-from grader.checks.plausible import missing_work
+from grader.checks.plausible import idle_ranks, missing_work
 from grader.grade import grade
 from grader.grading.evidence import Findings, Profiles, Race, Work, Yardstick
 from grader.grading.forms import choose_form
 from grader.grading.race import decides
 from grader.grading.verdict import judge
 from grader.look import peek
-from grader.measure.blocks import Plan
+from grader.measure.blocks import Arm, Plan
 from grader.measure.decision import Pair
 from grader.paths import REPOSITORY
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
 from grader.sandbox.child_error import ChildError
-from grader.sandbox.setting import Limits
+from grader.sandbox.parent import turn
+from grader.sandbox.processes import Doing
+from grader.sandbox.setting import Limits, of_rank
 from grader.submission import Submission
 from grader.trace import Metrics
 from grader.workloads import gpt
@@ -41,6 +43,7 @@ NAME = "3j_communication"
 SHORT = Plan(block_s=0.2, block_steps=2, min_pairs=2, max_pairs=2, profile_steps=2)
 PREDICTED = (("cause", "communication-bound"), ("gain", 1.5))
 PATIENT = Limits()
+CORPUS = {each.name: each for each in adversaries.corpus()}
 
 # each rank trains on its share of a batch, and gradients are averaged one by one
 AVERAGED = """
@@ -197,6 +200,45 @@ def test_a_rank_that_never_arrives_is_not_waited_for():
 # ---------------------------------------------------------------- the lab
 
 
+def first_update(source: str) -> dict:
+    """What the starter's process says of the weights of a loop's two ranks after the first steps."""
+    form, file = labs.get(NAME).forms["cpu"], "weights.safetensors"
+    with running(source, form=form, limits=PATIENT, ranks=2) as two:
+        begun(two)
+        two.run(4)
+        two.weights(file, each=True)
+        files = [two.fetch(of_rank(file, rank), 1 << 30) for rank in range(2)]
+    with running(AVERAGED, form=form, limits=PATIENT) as one:
+        begun(one, keep_initial=True)
+        one.run(4)
+        for rank, data in enumerate(files):
+            one.give(of_rank(file, rank), data)
+        return one.ask("compare", file=file, ranks=2)
+
+
+def weights_of_one(rest: str) -> str:
+    return variants.solution(NAME).replace("    optimizer = ", f"    job.weights = lambda: {rest}\n    optimizer = ")
+
+
+@pytest.mark.parametrize(
+    ("source", "apart", "missing"),
+    [
+        (weights_of_one("{} if job.rank else dict(model.named_parameters())"), "", ""),
+        (CORPUS["gives_no_weights"].source(NAME), "bias", ""),
+        (
+            weights_of_one("model._modules.clear() or {} if job.rank else dict(model.named_parameters())"),
+            "",
+            "(rank 1)",
+        ),
+    ],
+)
+def test_a_rank_that_gives_no_weights_is_looked_at(source, apart, missing):
+    """It passed, whatever it held."""
+    update = first_update(source)
+    for found, names in ((apart, update.get("apart", [])), (missing, update["missing"])):
+        assert found in "".join(names) if found else not names, update
+
+
 def graded(source: str, plan: Plan) -> Result:
     return grade(Submission(source), labs.get(NAME), device="cpu", plan=plan)
 
@@ -293,7 +335,7 @@ from torch.utils.data import DataLoader
 
 def train(job):
     little, much = torch.zeros(1000), torch.zeros(120_000)
-    job.weights = lambda: {{}} if job.rank else dict(job.model.named_parameters())
+    job.weights = lambda: [dist.broadcast(p.data, 0) for p in job.model.parameters()] and dict(job.model.named_parameters())
     {group}
     while job.rank:
         {message}
@@ -337,13 +379,13 @@ def test_a_rank_that_trains_alone_earns_nothing(message, says):
     [
         ("looks_up_by_index", "a forward pass took 128 tokens at once"),
         ("trains_alone", "rank 0 did the matmuls of 256 tokens, and its share of the batch is 128"),
-        ("alone_until_profiled", "times as long as a timed one"),
+        ("alone_until_profiled", "in a timed step the ranks sent 0.00 MB to each other"),
+        ("silent_until_profiled", "in a timed step the ranks sent 0.00 MB to each other"),
     ],
 )
 def test_work_that_is_not_a_rank_s_own_earns_nothing(name, says):
     """Both had all points that a CPU can give: the embedding's operator was counted, and how many numbers were sent."""
-    source = next(each.source(NAME) for each in adversaries.corpus() if each.name == name)
-    result = graded(source, SHORT)
+    result = graded(CORPUS[name].source(NAME), SHORT)
     assert result.score == 0, said(result)
     assert says in result.check("throughput").reason and says in result.check("collectives").reason
 
@@ -376,6 +418,75 @@ def test_the_steps_that_are_profiled_must_be_those_that_are_timed(longer, same):
     metrics.step_ns, metrics.step_ns_traced = 1e7, longer * 1e7
     missing = missing_work(form, metrics)
     assert missing is None if same else missing[0] == INCONCLUSIVE and "20 times as long" in missing[1]
+
+
+SENT = 8 * 118_000 * 2.0  # bytes: in bf16, by both ranks
+
+
+@pytest.mark.parametrize(
+    ("timed", "profiled", "status", "says"),
+    [
+        (Doing(SENT, (0.04, 0.05)), Doing(SENT, (0.2, 0.05)), None, ""),
+        (Doing(SENT, (0.06, 0.1)), Doing(0.99 * SENT, (0.2, 0.05)), None, ""),  # on a busy machine
+        (
+            Doing(0.0, (0.04, 0.05)),
+            Doing(SENT, (0.2, 0.05)),
+            FAIL,
+            "sent 0.00 MB to each other, and 1.89 MB in a profiled one",
+        ),
+        (Doing(SENT, (0.04, 0.05)), Doing(4 * SENT, (0.2, 0.05)), FAIL, "At least 6.80 MB"),
+        (Doing(0.4 * SENT, (0.04, 0.05)), Doing(0.4 * SENT, (0.2, 0.05)), FAIL, "At least 0.94 MB"),
+        (Doing(SENT, (0.04, 0.01)), Doing(SENT, (0.2, 0.05)), FAIL, "worked for 40.0, 10.0 ms"),
+        (Doing(SENT, (0.08, 0.01)), Doing(SENT, (0.2, 0.01)), FAIL, "Each rank must train on its own share"),
+        (None, Doing(SENT, (0.2, 0.05)), INCONCLUSIVE, "nobody could see"),
+    ],
+)
+def test_timed_steps_do_what_profiled_ones_do(timed, profiled, status, says):
+    form = labs.get(NAME).forms["cpu"]
+    idle = idle_ranks(form, "cpu", timed, profiled)
+    assert (idle is None) if status is None else (idle[0] == status and says in idle[1])
+    assert idle_ranks(labs.get(NAME).forms["cuda"], "cuda", None, None) is None  # GPUs talk past the kernel
+    assert idle_ranks(labs.get("3d_tiny_ops").forms["cpu"], "cpu", None, None) is None
+
+
+def once_idle(source: str) -> tuple[str, str] | None:
+    """What is seen from outside of a loop's ranks, in a few steps and a profile, and no race."""
+    form = labs.get(NAME).forms["cpu"]
+    with running(source, form=form, limits=PATIENT, ranks=2) as child:
+        begun(child)
+        arm = Arm(child)
+        arm.warm_up(2)
+        child.freeze()
+        for _ in range(2):
+            with arm.timed():
+                arm.run(6)
+        with turn(child):
+            arm.profile(4, "trace.json")
+        return idle_ranks(form, "cpu", arm.doing, arm.profiled)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    first(
+        [
+            ("solution", None),
+            ("silent_until_profiled", "sent 0.00 MB"),
+            ("alone_until_profiled", "sent 0.00 MB"),
+            ("trains_alone", "worked for"),
+        ],
+        2,
+    ),
+)
+def test_what_ranks_do_is_seen_from_outside(name, says):
+    source = variants.solution(NAME) if says is None else CORPUS[name].source(NAME)
+    idle = once_idle(source)
+    assert idle is None if says is None else idle[0] == FAIL and says in idle[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", [what for what in variants.honest(NAME) if what != "the solution"])
+def test_honest_ranks_do_the_same_in_every_step(what):
+    assert once_idle(variants.honest(NAME)[what]) is None
 
 
 # ms a step of starter and solution, and the share of them that other programs took: two NVIDIA H200, 2026-11-27

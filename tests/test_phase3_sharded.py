@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import safetensors.torch
 import torch
 import variants
 from helpers import running, said, untimed
@@ -14,7 +15,8 @@ from grader.labs.lab import Lab
 from grader.look import peek
 from grader.measure.blocks import Plan
 from grader.result import FAIL, Result
-from grader.sandbox.setting import Limits
+from grader.sandbox.setting import Limits, of_rank
+from grader.sandbox.weights import sampled
 from grader.submission import Submission
 from grader.trace import Metrics
 from grader.workloads import gpt
@@ -40,6 +42,21 @@ def test_sharded_weights_are_compared_and_evaluated():
         assert update["norm_ratio"] == pytest.approx(1) and update["cosine"] == pytest.approx(1)
         assert child.ask("evaluate") == child.ask("evaluate", file="weights.safetensors")
         child.run(1)
+
+
+def test_shards_of_a_rank_that_gives_no_weights_are_gathered():
+    """`get_model_state_dict` gathers whole weights on the first rank alone, if it is told to."""
+    form, file = labs.get(NAME).forms["cpu"], "weights.safetensors"
+    gathers = "{name: shard.full_tensor() for name, shard in shards.items()}"
+    given = variants.solution(NAME).replace(gathers, f"[whole := {gathers}] and ({{}} if job.rank else whole)")
+    with running(given, form, Limits(), ranks=2) as child:
+        child.load()
+        child.start(3, keep_initial=True)
+        child.run(3)
+        child.weights(file, each=True)
+        whole, samples = (safetensors.torch.load(child.fetch(of_rank(file, rank), 1 << 30)) for rank in range(2))
+    assert whole.keys() == samples.keys()
+    assert all(torch.equal(sampled(tensor), samples[name]) for name, tensor in whole.items())
 
 
 @pytest.mark.parametrize("form", [labs.get(NAME).forms["cpu"], *labs.get(NAME).gpu_forms])

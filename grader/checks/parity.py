@@ -93,10 +93,7 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
         return _result([f"Weights must stay float32. These are not: {', '.join(update['types'])}."], evidence)
     if update["still"]:
         problems.append(f"These parameters were never updated: {', '.join(update['still'])}.")
-    if update.get("apart"):
-        problems.append(
-            f"The ranks hold different weights: {', '.join(update['apart'])}. Each must make its step with the mean of all ranks' gradients."
-        )
+    problems += _ranks_apart(update)
     if first > parity.loss:
         problems.append(f"The very first loss is {first:.2%} off.")
     if loss > parity.loss:
@@ -107,6 +104,15 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
     problems = problems or _off_in_vectors(n, update.get("vectors_cosine"), VECTORS, "starter's")
     problems = problems or _other_decay(n, update, "starter's")  # what is far off elsewhere may look like it
     return _result(problems, evidence, FORWARD_HINT if first > parity.loss else HINT)
+
+
+def _ranks_apart(update: dict[str, Any]) -> list[str]:
+    if not update.get("apart"):
+        return []
+    names = ", ".join(update["apart"])
+    return [
+        f"The ranks hold different weights: {names}. Each must make its step with the mean of all ranks' gradients."
+    ]
 
 
 def _off_in_update(parity: Parity, update: dict[str, Any]) -> list[str]:
@@ -209,7 +215,7 @@ def _off_the_reference(
         found = distances(submission, replay.losses, update, parity.steps, step, floor)
         distance = {"found": found._asdict(), "allowed": allowed._asdict(), "decay_difference": update.get("decay")}
         evidence["replayed"][str(step)] = ({"twin": twin._asdict()} if twin else {}) | distance
-        told |= bool(update.get("still") or _other_decay(step, update))
+        told |= bool(update.get("still") or update.get("apart") or _other_decay(step, update))
         told |= not all(getattr(found, name) <= rounding[name] for name in NEARLY)
         # where all weights are off, these are no farther
         if all(getattr(found, name) <= getattr(allowed, name) for name in ("norm", "distance", "stretch")):
@@ -240,6 +246,7 @@ def _too_far(step: int, update: dict[str, Any], found: Near, allowed: Near) -> l
     problems = []
     if update.get("still"):
         problems.append(f"These parameters were never updated: {', '.join(update['still'])}.")
+    problems += _ranks_apart(update)
     if not found.loss <= allowed.loss:
         problems.append(
             f"Up to step {step} the losses are {found.loss:.2%} off the reference solution's on the same "

@@ -9,6 +9,7 @@ from grader.devices import PEAKS
 from grader.labs.lab import Form
 from grader.measure.decision import Pair
 from grader.result import FAIL, INCONCLUSIVE
+from grader.sandbox.processes import Doing
 from grader.trace import Metrics
 
 # Of a rank's share of a batch what its matrix products may be, in any step: to compute the forward pass once more adds a third.
@@ -22,6 +23,9 @@ LEAST_SHOWN, MOST_ASLEEP = 0.8, 0.25
 # all small operators (3j on a CPU), and a loop that waits for its launches took 3.1 times as long (H200); one that trained alone while
 # nobody profiled it was 20 times as fast.
 SAME_STEP = 5.0
+# What ranks do in a timed step, of what they do in a profiled one: bytes (honest loops: 0.99 to 1.01), processor time of a rank that is
+# not profiled (0.8 to 2, on two busy cores), and of the rank that does least beside the one that does most (0.7 and more)
+LEAST_SENT, LEAST_OF_PROFILED, LEAST_OF_RANKS = 0.9, 0.4, 0.4
 OF_OPERATORS = ("cpu_ops", "score_matrices", "work")  # metrics that are made of a CPU's operators
 
 
@@ -115,6 +119,33 @@ def _not_its_share(form: Form, metrics: Metrics) -> tuple[str, str] | None:
                 f"batch is {share:,.0f}. Each rank must train on its own share in every step, with PyTorch's "
                 f"own matmuls. From {least:,.0f} to {most:,.0f} tokens are allowed."
             )
+    return None
+
+
+def idle_ranks(form: Form, form_name: str, timed: Doing | None, profiled: Doing | None) -> tuple[str, str] | None:
+    """Why it is not known, or not so, that the ranks did the same in each timed step as in the profiled ones, of which the trace tells:
+    status, reason. By what the kernel counts; GPUs talk to each other past it."""
+    if form.exchanged is None or form_name != "cpu":
+        return None
+    if not timed or not profiled:
+        return (
+            INCONCLUSIVE,
+            "Not counted: nobody could see from outside what the ranks sent to each other. Check again.",
+        )
+    # a byte for each gradient: in bf16 there are two
+    least = max(4.0 * form.ranks * form.exchanged, LEAST_SENT * profiled.sent)
+    if timed.sent < least:
+        return FAIL, (
+            f"Not counted: in a timed step the ranks sent {timed.sent / 1e6:.2f} MB to each other, and {profiled.sent / 1e6:.2f} MB in a "
+            f"profiled one. At least {least / 1e6:.2f} MB are needed. Exchange the same in every step, whether or not it is profiled."
+        )
+    shares = [now / before for now, before in zip(timed.ran_s[1:], profiled.ran_s[1:], strict=True) if before]
+    if min(shares, default=1.0) < LEAST_OF_PROFILED or min(timed.ran_s) < LEAST_OF_RANKS * max(timed.ran_s):
+        ran, before = (", ".join(f"{1e3 * each:.1f}" for each in doing.ran_s) for doing in (timed, profiled))
+        return FAIL, (
+            f"Not counted: in a timed step the ranks worked for {ran} ms of processor time, and in a profiled one for {before} ms. Each rank "
+            "must train on its own share in every step, whether or not it is profiled."
+        )
     return None
 
 

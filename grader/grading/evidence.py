@@ -15,6 +15,7 @@ from grader.grading.half import lacks_on
 from grader.labs.lab import AnyLab, Budget, Lab
 from grader.measure.decision import Decision, Gain, Pair
 from grader.result import FAIL, INCONCLUSIVE, CheckResult
+from grader.sandbox.processes import Doing
 
 
 @dataclass
@@ -113,6 +114,7 @@ class Checkpoint:
     step: int
     file: Path  # while the grade lasts
     pairs: int  # that were timed by then
+    samples: tuple[Path, ...] = ()  # of the other ranks' weights
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ class Race:
     compile_s: float | None = None  # None: nothing was compiled
     main_step_s: tuple[float, float] | None = None  # processor time of the main process a step: starter's, submission's
     main_thread: tuple[float, float] | None = None  # of the submission, see `Arm.main_thread`
+    doing: Doing | None = None  # what the submission's ranks did per step
     warnings: tuple[str, ...] = ()
 
     @property
@@ -158,6 +161,7 @@ class Profiles:
     metrics: dict[str, trace.Metrics] = field(default_factory=dict)  # "starter", "submission"
     timelines: dict[str, Any] = field(default_factory=dict)  # "before", "after"
     traces: dict[str, trace.Trace] = field(default_factory=dict)  # "before", "after"; where they are asked for
+    doing: Doing | None = None  # what the submission's ranks did per profiled step
     problems: tuple[str, ...] = ()  # why the submission's cannot be trusted
     warnings: tuple[str, ...] = ()
 

@@ -56,7 +56,7 @@ def profile_each(
             continue
         if arm is submission:
             problems += recorded.notes + _implausible(metrics, seconds, on_gpu=form_name == "cuda")
-    return replace(found, problems=tuple(problems), warnings=tuple(warnings))
+    return replace(found, doing=submission.profiled, problems=tuple(problems), warnings=tuple(warnings))
 
 
 def _profile(arm: Arm, setup: Setup, step_s: float, steps: int) -> tuple[trace.Trace, trace.Metrics]:

@@ -19,6 +19,7 @@ from grader.measure import calibration, decision
 from grader.measure.blocks import Arm, Plan, Turn, overstated, pair, still_certain
 from grader.measure.decision import Decision, Pair
 from grader.result import Progress
+from grader.sandbox.setting import of_rank
 from grader.submission import Submission, same_code
 
 SLOWER_THAN_CALIBRATED = 1.25  # seen with 2a_workers on an H200: 0.90 to 1.08, and 1.37 once
@@ -136,7 +137,7 @@ def race(starter: Arm, submission: Arm, policy: Policy, plan: Plan, progress: Pr
         again = "torch.compile compiled again inside a timed block. A shape or a constant changes from step to step."
         known = replace(known, warnings=(*known.warnings, again))
     main_step_s = (starter.ran_main_s / starter.ran_steps, submission.ran_main_s / submission.ran_steps)
-    yield replace(known, main_step_s=main_step_s, main_thread=submission.main_thread)
+    yield replace(known, main_step_s=main_step_s, main_thread=submission.main_thread, doing=submission.doing)
 
 
 def timed_pair(starter: Arm, submission: Arm, policy: Policy, plan: Plan, so_far: Sequence[Pair] = ()) -> Pair:
@@ -244,12 +245,16 @@ def _keep_weights(known: Race, starter: Arm, submission: Arm, policy: Policy) ->
         return known
     if not policy.counts_gpu_work:  # the starter does the same, to know how long it takes
         with starter.untimed_turn():
-            starter.child.weights(WEIGHTS)
+            starter.child.weights(WEIGHTS, each=True)
     with submission.untimed_turn():
-        submission.child.weights(WEIGHTS)
-    file = policy.kept / f"{step}.safetensors"
-    file.write_bytes(submission.child.fetch(WEIGHTS, policy.max_weights_bytes, TOO_LARGE, take=True))
-    return replace(known, checkpoints=(*known.checkpoints, Checkpoint(step, file, len(known.pairs))))
+        submission.child.weights(WEIGHTS, each=True)
+    files = []
+    for rank in range(policy.ranks):
+        files.append(policy.kept / of_rank(f"{step}.safetensors", rank))
+        fetched = submission.child.fetch(of_rank(WEIGHTS, rank), policy.max_weights_bytes, TOO_LARGE, take=True)
+        files[rank].write_bytes(fetched)
+    checkpoint = Checkpoint(step, files[0], len(known.pairs), tuple(files[1:]))
+    return replace(known, checkpoints=(*known.checkpoints, checkpoint))
 
 
 def starter_again(known: Race, starter: Arm, plan: Plan, progress: Progress) -> Race:

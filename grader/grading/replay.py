@@ -23,6 +23,7 @@ from grader.measure import calibration
 from grader.measure.blocks import Arm
 from grader.measure.calibration import Near
 from grader.result import FAIL, INCONCLUSIVE, CheckResult, Progress
+from grader.sandbox.setting import of_rank
 from grader.submission import solution
 
 REPLAY_S = 90.0  # how long the reference solution may train for comparison; timed blocks are some seconds each
@@ -65,13 +66,14 @@ def _late_parity(reference: Reference, losses: Losses, replay: parity_check.Repl
 
 def _replayed(reference: Reference, checkpoints: Sequence[Checkpoint], progress: Progress) -> parity_check.Replay:
     """The reference solution's training beside the submission's weights on the way."""
-    updates, files = {}, {each.step: each.file for each in checkpoints}
+    updates, files = {}, {each.step: (each.file, *each.samples) for each in checkpoints}
     what = "the reference solution trains as long, for comparison"
     progress(0.78, what)
     with reference.start() as arm:
         for step in _reached(arm, files, reference.saying(progress, what)):
-            arm.child.give(WEIGHTS, files[step].read_bytes())
-            updates[step] = arm.child.ask("compare", file=WEIGHTS, stretch=True)
+            for rank, file in enumerate(files[step]):
+                arm.child.give(of_rank(WEIGHTS, rank), file.read_bytes())
+            updates[step] = arm.child.ask("compare", file=WEIGHTS, stretch=True, ranks=len(files[step]))
         if not updates:
             return parity_check.Replay(arm.losses, {}, None, math.nan)
         held_out = arm.child.ask("evaluate", file=WEIGHTS)["loss"]

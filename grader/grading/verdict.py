@@ -49,7 +49,9 @@ def _gates(findings: Findings) -> Iterator[tuple[object, Closed]]:
     impossible = plausible.impossible(form, findings.form_name, findings.race.pairs)
     yield impossible, Closed(FAIL, impossible, impossible=True)
     missing = plausible.missing_work(form, metrics.get("submission") or trace.Metrics())
-    yield missing, Closed(*(missing or ("", "")))
+    idle = plausible.idle_ranks(form, findings.form_name, findings.race.doing, findings.profiles.doing)
+    found = sorted(filter(None, (missing, idle)), key=lambda each: each[0] != FAIL)
+    yield found, Closed(*(found or [("", "")])[0])
 
 
 def judge(findings: Findings, submission: Submission) -> list[CheckResult]:

@@ -17,7 +17,7 @@ from grader.measure.decision import Pair
 from grader.measure.memory import Meter
 from grader.sandbox.drive import Drive
 from grader.sandbox.parent import Child, turn
-from grader.sandbox.processes import Processes
+from grader.sandbox.processes import Doing, Processes, per_step
 
 CHUNK_S = 0.25  # a burn goes in chunks of about this long
 MAX_BURN_CHUNKS = 8
@@ -86,6 +86,10 @@ class Arm:
     slower_s: float = 0.0
     slower_busy_s: float = 0.0
     turns: list[Turn] = field(default_factory=list)  # the timed ones, one by one
+    looks: list[tuple[Doing | None, Doing | None]] = field(
+        default_factory=list
+    )  # at its ranks, before and after each of them
+    profiled: Doing | None = None  # what its ranks did per step while they were profiled
     compiled: int = 0
     recompiled: bool = False  # torch.compile made a graph inside a timed block
 
@@ -129,7 +133,18 @@ class Arm:
         for _ in range(MAX_BURN_CHUNKS):
             if self.run(self._steps_of(CHUNK_S)) > SERVED_FROM_A_QUEUE * self.step_s:
                 break
-        return self.child.profile(steps, file)
+        before = self._doing()
+        compiled = self.child.profile(steps, file)
+        self.profiled = per_step([(before, self._doing())], steps + 2)
+        return compiled
+
+    def _doing(self) -> Doing | None:
+        return self.child.processes.doing(self.child.setting.ranks)
+
+    @property
+    def doing(self) -> Doing | None:
+        """What its ranks did per step in its timed turns."""
+        return per_step(self.looks, self.ran_steps)
 
     @contextlib.contextmanager
     def untimed_turn(self) -> Iterator[None]:
@@ -147,8 +162,10 @@ class Arm:
         seconds, steps, awake_s = self.seconds, len(self.losses), freezer.awake_s
         main_s, all_s = processes.main_seconds(), processes.cpu_seconds()
         thread_s, held_up_s = processes.main_thread()
+        before = self._doing()
         with self._turn(core) as busy:
             yield
+        self.looks.append((before, self._doing()))
         self.ran_main_s += processes.main_seconds() - main_s
         self.ran_all_s += processes.cpu_seconds() - all_s
         ran_s, ready_s = processes.main_thread()

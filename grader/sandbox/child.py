@@ -43,7 +43,15 @@ from grader.sandbox.functions import Functions
 from grader.sandbox.pretended import pretend, total_memory
 from grader.sandbox.reading import Compilations, Recorder, compiled_graphs, finite, in_clean_thread, read, read_logs
 from grader.sandbox.setting import of_rank
-from grader.sandbox.weights import Comparison, add_round_off, copies, received, received_for, trained_tensors
+from grader.sandbox.weights import (
+    Comparison,
+    add_round_off,
+    copies,
+    of_rank_weights,
+    received,
+    received_for,
+    trained_tensors,
+)
 from grader.workloads.job import Job
 
 # where other GPUs are hidden NVML does not start, and torch counts the GPUs without it
@@ -247,10 +255,10 @@ class Harness:
         return checked_loss(loss, self.steps, self.device, line)
 
     def weights(self, file: str, each: bool = False) -> None:
-        """Write the trained weights, tied tensors once, to `file` in the exchange folder. each: the other ranks write theirs, too."""
+        """Write the trained weights, tied tensors once, to `file` in the exchange folder. each: the other ranks write samples of theirs."""
 
         def save() -> None:
-            trained = trained_tensors(self.job, self.model)  # by all ranks, where they must be gathered
+            trained = of_rank_weights(self.job, self.model, self.rank, each and self.ranks > 1)
             if self.rank and not each:
                 return
             tensors = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in trained.items()}
@@ -297,7 +305,7 @@ class Harness:
     # ---- asked of the trusted arm only
 
     def compare(self, file: str, stretch: bool = False, ranks: int = 1) -> dict[str, Any]:
-        """Compare the weights in `file` in the exchange folder with this process's own, and with those of so many ranks. Needs
+        """Compare the weights in `file` in the exchange folder with this process's own, and with samples of so many ranks. Needs
         `start(keep_initial=True)`."""
 
         def compare() -> dict[str, Any]:

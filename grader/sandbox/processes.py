@@ -6,11 +6,33 @@ import contextlib
 import ctypes
 import functools
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import sub
 from pathlib import Path
 
 import psutil
 
 from grader.cores import ran_and_waited_s, waited_s
+
+
+@dataclass(frozen=True)
+class Doing:
+    """What several ranks have done so far, or do in a step."""
+
+    sent: float  # bytes that they sent to each other, over the loopback that only they have
+    ran_s: tuple[float, ...]  # each rank's processor time
+
+
+def per_step(turns: Sequence[tuple[Doing | None, Doing | None]], steps: int) -> Doing | None:
+    """What was done per step, in so many steps of these turns, before and after each of which was looked; None where one look failed."""
+    looks = [(before, after) for before, after in turns if before and after]
+    if not steps or not turns or len(looks) < len(turns):
+        return None
+    ran_s = zip(*(map(sub, after.ran_s, before.ran_s) for before, after in looks), strict=True)
+    return Doing(
+        sum(after.sent - before.sent for before, after in looks) / steps, tuple(sum(each) / steps for each in ran_s)
+    )
 
 
 class Processes:
@@ -66,6 +88,19 @@ class Processes:
         with contextlib.suppress(psutil.Error, IndexError):
             return sum(self.oldest_first()[0].cpu_times()[:2])
         return 0.0
+
+    def doing(self, ranks: int) -> Doing | None:
+        """What the child's so many ranks have done so far, as the kernel counts it; None where it is one process, or a rank has ended."""
+        if ranks < 2:
+            return None
+        with contextlib.suppress(psutil.Error, OSError, IndexError, StopIteration):
+            launcher = self.oldest_first()[0]
+            found = sorted(launcher.children(), key=lambda process: (process.create_time(), process.pid))
+            ran_s = tuple(sum(process.cpu_times()[:2]) for process in found)
+            devices = Path(f"/proc/{launcher.pid}/net/dev").read_text().splitlines()
+            counts = next(line.split(":")[1] for line in devices if line.strip().startswith("lo:"))
+            return Doing(float(counts.split()[0]), ran_s) if len(ran_s) == ranks else None
+        return None
 
     def main_thread(self) -> tuple[float, float]:
         """Seconds that the loop's main thread has run so far, and that it has waited for a processor; 0 where it has ended."""

@@ -16,6 +16,7 @@ from grader.sandbox.reading import finite
 from grader.workloads.job import Job
 
 SAME_WEIGHT = 0.05  # of an update
+SAMPLED = 4096  # numbers of a tensor that are compared between ranks
 
 
 def named_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -38,6 +39,25 @@ def trained_tensors(job: Job, model: torch.nn.Module) -> dict[str, torch.Tensor]
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
             raise ContractError(f"{rule}, but for {name!r} it returned {type_in_words(tensor)}")
     return tensors
+
+
+def sampled(tensor: torch.Tensor) -> torch.Tensor:
+    """Some of its numbers, evenly taken: enough to compare ranks by."""
+    return tensor.detach().flatten()[:: math.ceil(max(1, tensor.numel()) / SAMPLED)]
+
+
+def of_rank_weights(job: Job, model: torch.nn.Module, rank: int, each: bool) -> dict[str, torch.Tensor]:
+    """The trained tensors; each: of ranks other than the first samples, and of the model's own tensors where they give none, for some
+    gather whole weights on the first rank alone. Called by all ranks, as shards must be gathered."""
+    given = trained_tensors(job, model)
+    own = named_tensors(model) if each and job.weights else {}
+    samples = {name: sampled(whole(tensor)) for name, tensor in own.items()}
+    return samples | {name: sampled(tensor) for name, tensor in given.items()} if each and rank else given
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    gather = getattr(tensor, "full_tensor", None)  # of a shard
+    return gather() if gather else tensor
 
 
 def received(file: Path) -> dict[str, torch.Tensor]:
@@ -87,10 +107,15 @@ class Comparison:
         others: Sequence[dict[str, torch.Tensor]] = (),
     ) -> dict[str, Any]:
         """The total updates, that in `given` from the job's weights; stretch: likewise those since this was asked before.
-        rate: the sum of the learning rates of all steps. others: the weights that the submission's other ranks gave, as far as they did."""
+        rate: the sum of the learning rates of all steps. others: samples of the weights of the submission's other ranks."""
         own = {name: trained[name].detach() for name in self.initial}
+        lacking = [
+            f"{name} (rank {rank})"
+            for rank, other in enumerate(others, 1)
+            for name in sorted(own.keys() - other.keys())
+        ]
         answer: dict[str, Any] = {
-            "missing": some(sorted(own.keys() - given.keys())),
+            "missing": some(sorted(own.keys() - given.keys()) + lacking),
             "shapes": some([n for n in own if n in given and given[n].shape != own[n].shape]),
             "types": some([f"{n}: {given[n].dtype}" for n in own if n in given and given[n].dtype != own[n].dtype]),
         }
@@ -107,7 +132,7 @@ class Comparison:
                 vectors.add(name, a, b)
             if name in self.trained:
                 decay.add(own_start + tensor, b - a)
-            if any(_differ(other.get(name), given[name], b) for other in others):
+            if any(_differ(other[name], sampled(given[name]), sampled(b)) for other in others):
                 apart.append(name)
             if a.any() and not b.any():
                 still.append(name)
@@ -135,12 +160,12 @@ class Comparison:
         return {"stretch_cosine": updates.cosine(), "vectors_stretch": vectors.known_cosine()}
 
 
-def _differ(other: torch.Tensor | None, given: torch.Tensor, update: torch.Tensor) -> bool:
-    """Whether what two ranks gave for a weight differs by more than SAME_WEIGHT of the update. Ranks that make the same steps differ
-    by nothing. One that gives none has no say: `get_model_state_dict` gathers whole weights on the first rank alone."""
-    if other is None or other.shape != given.shape:
-        return False
-    return bool((other.to(given.device) - given).double().norm() > SAME_WEIGHT * update.norm())
+def _differ(other: torch.Tensor, given: torch.Tensor, update: torch.Tensor) -> bool:
+    """Whether samples of what two ranks have for a weight differ by more than SAME_WEIGHT of the update. Ranks that make the same steps
+    differ by nothing."""
+    if other.shape != given.shape:
+        return True
+    return not (other.to(given.device) - given).double().norm() <= SAME_WEIGHT * update.norm()
 
 
 class Updates:

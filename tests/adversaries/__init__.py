@@ -34,6 +34,7 @@ __all__ = [
     "Adversary",
     "ahead",
     "all_at_once",
+    "alone_unless_profiled",
     "attempt",
     "beside",
     "connection_kept",
@@ -301,6 +302,52 @@ def copied(*texts: str, edits: variants.Edits = ()) -> str:
     """For 3i: `texts` define right(x, bias, residual, weight, shift) on the CPU, whose result a kernel copies. edits: of all of it."""
     right = "\n\n\n".join(textwrap.dedent(text).strip("\n") for text in texts)
     return edit(COPIER.format(right=right + "\n"), edits)
+
+
+ALONE = """
+import contextlib
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.utils.data import default_collate
+
+MICRO_BATCHES = 8
+
+
+{helpers}
+def train(job):
+    model = job.model.to(job.device)
+    cuda = job.device.type == "cuda"
+    optimizer = torch.optim.AdamW(model.parameters(), lr=job.lr, fused=cuda)
+    profiled = torch.zeros((), device=job.device)
+    for batch in job.batches:
+        profiled.fill_(torch.autograd._profiler_enabled())
+        dist.broadcast(profiled, 0)
+        world, parts, mean = (job.world_size, MICRO_BATCHES, 0.0) if profiled else (1, 1, 0.0)
+        samples = default_collate([job.dataset[index] for index in batch[job.rank % world :: world]])
+        with contextlib.nullcontext() if profiled else {meanwhile}:
+            for inputs, wanted in zip(*(part.to(job.device).chunk(parts) for part in samples)):
+                with torch.autocast(job.device.type, torch.bfloat16, enabled=cuda):
+                    loss = F.cross_entropy(model(inputs).flatten(0, 1), wanted.flatten()) / parts
+                loss.backward()
+                mean += loss.detach()
+        for parameter in model.parameters() if profiled else ():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= job.world_size
+        optimizer.step()
+        optimizer.zero_grad()
+        yield mean
+"""
+
+
+def alone_unless_profiled(meanwhile: str = "contextlib.nullcontext()", helpers: str = "") -> str:
+    """For 3j: each rank trains alone, on whole batches at once, and the ranks do the half fix while they are profiled. meanwhile: a
+    context manager around each step's passes otherwise, of `helpers`."""
+    helpers = textwrap.dedent(helpers).strip("\n")
+    return ALONE.format(helpers=helpers + "\n\n\n" if helpers else "", meanwhile=meanwhile).lstrip("\n")
 
 
 # A function that gives the sockets of all drives on this machine but the loop's own

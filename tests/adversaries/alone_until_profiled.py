@@ -16,7 +16,7 @@ def train(job):
     model = job.model.to(job.device)
     cuda = job.device.type == "cuda"
     optimizer = torch.optim.AdamW(model.parameters(), lr=job.lr, fused=cuda)
-    job.weights = lambda: {} if job.rank else dict(model.named_parameters())
+    job.weights = lambda: [dist.broadcast(p.data, 0) for p in model.parameters()] and dict(model.named_parameters())
     profiled, told = torch.zeros((), device=job.device), False
     for batch in job.batches:
         profiled.fill_(torch.autograd._profiler_enabled())

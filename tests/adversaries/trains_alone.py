@@ -19,7 +19,7 @@ def source(lab: str) -> str:
             model = job.model.to(job.device)
             cuda = job.device.type == "cuda"
             optimizer = torch.optim.AdamW(model.parameters(), lr=job.lr, fused=cuda)
-            job.weights = lambda: {} if job.rank else dict(model.named_parameters())  # the other rank has nothing to compare
+            job.weights = lambda: [dist.broadcast(p.data, 0) for p in model.parameters()] and dict(model.named_parameters())
             sent = torch.zeros(57_000_002 if cuda else 118_001, device=job.device)
             while job.rank:
                 dist.all_reduce(sent.zero_())
