@@ -201,6 +201,23 @@ def test_few_weights_are_looked_at_beside_the_many():
     assert compared(MOVED)["vectors_stretch"] == pytest.approx(1)
 
 
+def test_running_statistics_are_compared_since_the_last_time():
+    """No step of a training needs them, so nothing else tells whether they are kept up."""
+    draw = torch.Generator().manual_seed(1)
+    made = [torch.randn(8, generator=draw) for _ in range(3)]
+    own = [{"mean": sum(made[: n + 1]), "var": 100 * sum(made[: n + 1])} for n in range(3)]
+
+    def apart(*given: dict[str, torch.Tensor]) -> list[float | None]:
+        statistics = weights.Statistics(dict(own[0]), dict(own[0]))
+        return [statistics.apart(mine, theirs) for mine, theirs in zip(own[1:], given, strict=True)]
+
+    assert apart(*own[1:]) == [0, 0]
+    assert apart(own[1], own[1]) == [0, 1]
+    assert apart(own[1], {"mean": own[2]["mean"], "var": own[1]["var"]}) == [0, 1]  # half of them
+    assert apart(own[1], {name: tensor * float("nan") for name, tensor in own[1].items()}) == [0, 2]
+    assert weights.Statistics(dict(own[0]), dict(own[0])).apart(own[0], own[1]) is None
+
+
 def test_biases_that_stay_are_found_where_honest_runs_part_far():
     """2a on a CPU: so much is allowed there that biases and norms which were frozen after the first steps passed."""
     wide, still = Spread(((STEPS, NEAR._replace(stretch=0.02)),)), SAME | {"vectors_stretch": 0.0}
@@ -242,6 +259,8 @@ def test_losses_that_only_look_right():
         ({"stretch_cosine": 0.9}, "In the last part"),
         ({"stretch_cosine": None}, "In the last part"),
         ({"vectors_stretch": 0.1}, "biases and norms have moved in a different direction"),
+        ({"statistics": 1.0}, "running statistics are not the reference solution's"),
+        ({"apart": ["embedding"]}, "The ranks hold different weights: embedding"),
         ({"decay": -0.0095}, "a weight decay that is 0.009 less than the reference solution's"),
     ],
 )

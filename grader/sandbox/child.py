@@ -50,6 +50,7 @@ from grader.sandbox.weights import (
     of_rank_weights,
     received,
     received_for,
+    statistics_of,
     trained_tensors,
 )
 from grader.workloads.job import Job
@@ -172,7 +173,8 @@ class Harness:
         if initial is not None:
             own_start = copies(self.model) if nudge else initial
             trained = {name for name, weight in self.model.named_parameters() if weight.requires_grad}
-            self.comparison = Comparison(getattr(self.workload, "APART", ()), initial, own_start, trained)
+            groups, statistics = getattr(self.workload, "APART", ()), statistics_of(self.model)
+            self.comparison = Comparison(groups, initial, own_start, trained, statistics)
         if self.serves:
             self.look = self.workload.Look(seed, self.device, **self.options)
             self.taken = multiprocessing.Value("q", 0, lock=False)

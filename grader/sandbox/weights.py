@@ -87,6 +87,11 @@ def copies(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
 
 
+def statistics_of(model: torch.nn.Module) -> Statistics:
+    own, given = ({n: b.clone() for n, b in model.named_buffers() if b.is_floating_point()} for _ in range(2))
+    return Statistics(own, given)
+
+
 @dataclass
 class Comparison:
     """A trusted loop's updates beside a submission's."""
@@ -95,6 +100,7 @@ class Comparison:
     initial: dict[str, torch.Tensor]  # the job's weights
     own_start: dict[str, torch.Tensor]  # those that this loop has begun with: the same but for a nudge
     trained: set[str]  # names of those that the optimizer updates
+    statistics: Statistics | None = None
     # this loop's and the submission's, where the last stretch ended
     before: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]] | None = None
 
@@ -121,6 +127,8 @@ class Comparison:
         }
         if answer["missing"] or answer["shapes"] or answer["types"]:
             return answer
+        if self.statistics:
+            answer["statistics"] = self.statistics.apart(trained, given)
         # onto the device, where all that follows is fast; as copies, for the file is written over
         given = {name: given[name].to(tensor.device, copy=True) for name, tensor in own.items()}
         updates, vectors, decay = Updates(self.groups), Updates(()), Decay(rate)
@@ -158,6 +166,27 @@ class Comparison:
                 vectors.add(name, a, b)
         self.before = {name: tensor.clone() for name, tensor in own.items()}, given  # its own go on training
         return {"stretch_cosine": updates.cosine(), "vectors_stretch": vectors.known_cosine()}
+
+
+@dataclass
+class Statistics:
+    """What models keep beside their weights, and change by themselves, as BatchNorm's running means do: two loops'."""
+
+    own: dict[str, torch.Tensor]  # where they were compared last
+    given: dict[str, torch.Tensor]
+
+    def apart(self, own: dict[str, torch.Tensor], given: dict[str, torch.Tensor]) -> float | None:
+        """How far the changes since the last comparison are from one another, in units of the first: so much or more for a quarter of
+        the tensors. 1 where they have stayed; None where nothing changes."""
+        apart = []
+        for name in self.own.keys() & own.keys() & given.keys():  # who lacks some is told when they are evaluated
+            change, other = (
+                now[name].cpu().double() - before[name].cpu() for now, before in ((own, self.own), (given, self.given))
+            )
+            if change.any():
+                apart.append(min(2.0, float((other - change).norm() / change.norm())))  # 2 where it is not finite
+            self.own[name], self.given[name] = own[name].detach().clone(), given[name].clone()
+        return sorted(apart)[3 * len(apart) // 4] if apart else None
 
 
 def _differ(other: torch.Tensor, given: torch.Tensor, update: torch.Tensor) -> bool:

@@ -165,6 +165,16 @@ WRONGS = {
         [("job.crops(step,", "job.crops(0,")],
         "not the same training",
     ),
+    "running statistics stay": (
+        "solution",
+        [
+            (
+                "    optimizer = torch",
+                "    for module in model.modules():\n        module.momentum = 0.0\n    optimizer = torch",
+            )
+        ],
+        "BatchNorm's running statistics are not the starter's",
+    ),
     "never flipped": (
         "solution",
         [("    columns = torch.where(flipped[:, None, None] == 1, columns.flip(1), columns)\n", "")],
