@@ -260,7 +260,7 @@ def test_losses_that_only_look_right():
         ({"stretch_cosine": None}, "In the last part"),
         ({"vectors_stretch": 0.1}, "biases and norms have moved in a different direction"),
         ({"statistics": 1.0}, "running statistics are not the reference solution's"),
-        ({"apart": ["embedding"]}, "The ranks hold different weights: embedding"),
+        ({"apart": ["embedding"]}, "the ranks hold different weights: embedding"),
         ({"decay": -0.0095}, "a weight decay that is 0.009 less than the reference solution's"),
     ],
 )

@@ -96,7 +96,7 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
         return _result([f"Weights must stay float32. These are not: {', '.join(update['types'])}."], evidence)
     if update["still"]:
         problems.append(f"These parameters were never updated: {', '.join(update['still'])}.")
-    problems += _ranks_apart(update)
+    problems += _ranks_apart(n, update)
     if first > parity.loss:
         problems.append(f"The very first loss is {first:.2%} off.")
     if loss > parity.loss:
@@ -110,7 +110,7 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
     return _result(problems, evidence, FORWARD_HINT if first > parity.loss else HINT)
 
 
-def _ranks_apart(update: dict[str, Any]) -> list[str]:
+def _ranks_apart(step: int, update: dict[str, Any]) -> list[str]:
     if not update.get("apart"):
         return []
     names = ", ".join(update["apart"])
@@ -250,7 +250,7 @@ def _too_far(step: int, update: dict[str, Any], found: Near, allowed: Near) -> l
     problems = []
     if update.get("still"):
         problems.append(f"These parameters were never updated: {', '.join(update['still'])}.")
-    problems += _ranks_apart(update)
+    problems += _ranks_apart(step, update)
     if not found.loss <= allowed.loss:
         problems.append(
             f"Up to step {step} the losses are {found.loss:.2%} off the reference solution's on the same "
