@@ -115,7 +115,7 @@ def _ranks_apart(step: int, update: dict[str, Any]) -> list[str]:
         return []
     names = ", ".join(update["apart"])
     return [
-        f"The ranks hold different weights: {names}. Each must make its step with the mean of all ranks' gradients."
+        f"After {step} steps the ranks hold different weights: {names}. Each must make its step with the mean of all ranks' gradients."
     ]
 
 
