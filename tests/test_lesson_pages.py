@@ -81,6 +81,8 @@ def test_questions_and_answers_are_folded(path):
         r"^\d+\. ", re.sub(r"<details>.*?</details>", "", below["Try it yourself"], flags=re.DOTALL), re.M
     )
     assert below["Try it yourself"].count("<details><summary>") == len(tries) > 0, "one folded answer each"
+    heads = re.findall(r"<summary>.*?</summary>", "\n".join(cell.source for cell in cells(path)), re.DOTALL)
+    assert not [head for head in heads if "`" in head], "Markdown isn't read there: <code>"
 
 
 @each_lesson
