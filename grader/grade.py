@@ -23,14 +23,14 @@ from grader.grading.arms import Setup, open_arm, set_up, workspace_of
 from grader.grading.evidence import AnyFindings, Findings, Losses
 from grader.grading.failure import advice, explain, is_machines, with_details
 from grader.grading.first_steps import Alone, first_steps, starter_alone, submission_begins
-from grader.grading.forms import HELD_BY_OTHERS, choose_form, fitted, lacking, no_marks, on_own_cores
+from grader.grading.forms import HELD_BY_OTHERS, choose_form, fitted, lacking, no_marks, on_own_cores, planned
 from grader.grading.profiles import profile_each
 from grader.grading.race import Compiled, decides, policy_of, race, starter_again, yardstick
 from grader.grading.verdict import judge
 from grader.kinds import Kind
 from grader.kinds.shared import WrongAnswers, read_answers
-from grader.labs.lab import AnyLab, Form, Growth, Lab
-from grader.measure.blocks import QUICK, Arm, Plan
+from grader.labs.lab import AnyLab, Growth
+from grader.measure.blocks import Arm, Plan
 from grader.paths import temporary
 from grader.result import FAIL, NOT_MEASURED, Progress, Result, silent, unscored
 from grader.sandbox.child_error import ChildError
@@ -38,9 +38,7 @@ from grader.sandbox.setting import Limits, limits_of
 from grader.submission import Submission
 
 # Findings, measure and judge are a training loop's part of a grade; its verdict is `grader.grading.verdict.judge`
-__all__ = ["QUIET", "Findings", "grade", "judge", "measure", "named_changes"]
-
-QUIET = 0.01  # a form's noise, the relative sd of a pair
+__all__ = ["Findings", "grade", "judge", "measure", "named_changes"]
 
 
 @on_own_cores
@@ -70,7 +68,7 @@ def grade(
     findings.disturbed = lacks if HELD_BY_OTHERS in lacks else ""
     if not lacks:
         _measure_kind(
-            kind, findings, submission, plan or _planned(findings, quick), limits or limits_of(quick), progress
+            kind, findings, submission, plan or planned(lab, findings.form, quick), limits or limits_of(quick), progress
         )
     progress(1.0, "done")
     not_measured = [unscored(check, NOT_MEASURED, lacks) for check in lab.checks]
@@ -94,18 +92,6 @@ def grade(
         size_why=size_why,
         confinement=findings.confinement,
     )
-
-
-def _planned(findings: AnyFindings, quick: bool) -> Plan:
-    form = findings.form
-    if not isinstance(form, Form):
-        return QUICK if quick else Plan()
-    if not quick:
-        return Plan(block_s=form.block_s)
-    # a cache that fills once is told from a leak by three stretches, not by two
-    if isinstance(findings.lab, Lab) and isinstance(findings.lab.memory, Growth):
-        return replace(QUICK, min_pairs=3)
-    return replace(QUICK, block_s=0.4) if form.noise <= QUIET else QUICK  # where blocks hardly differ, short ones do
 
 
 def _measure_kind(

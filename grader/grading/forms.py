@@ -1,4 +1,4 @@
-"""In which form a lab is graded here, what is missing for that, on which cores, and with which data."""
+"""In which form a lab is graded here, what is missing for that, on which cores, with which data, and how long it is measured."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import functools
 import importlib.util
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,16 +14,18 @@ from grader import machine
 from grader.data import prepare
 from grader.devices import NO_MARKS, pretence
 from grader.errors import UserError
-from grader.labs.lab import AnyForm, AnyLab, Form
+from grader.labs.lab import AnyForm, AnyLab, Form, Growth, Lab
+from grader.measure.blocks import QUICK, Plan
 from grader.submission import Submission
 
 Measured = TypeVar("Measured")
 Kind = TypeVar("Kind", bound=AnyLab)
 
 HELD_BY_OTHERS = "Close the programs that hold the rest."
+QUIET = 0.01  # a form's noise, the relative sd of a pair
 NEVER_MEASURED = "This form of the lab was never measured on a GPU: its memory, tolerances and target are guesses. The points are no marks."
 NO_POINTS = "No points are given for what was not measured."
-NEEDS_GPU = "It needs an NVIDIA GPU. No points are given for what was not measured."
+NEEDS_GPU = f"It needs an NVIDIA GPU. {NO_POINTS}"
 
 
 def choose_device(device: str) -> str:
@@ -133,7 +136,7 @@ def needs_gpu(lab: AnyLab) -> str:
     needed = lab.ranks("cuda")
     if needed == 1:
         return NEEDS_GPU
-    return f"It needs {needed} NVIDIA GPUs in one machine. No points are given for what was not measured."
+    return f"It needs {needed} NVIDIA GPUs in one machine. {NO_POINTS}"
 
 
 def own_cores(lab: AnyLab, device: str) -> contextlib.AbstractContextManager[None]:
@@ -162,3 +165,15 @@ def prepared(form: Form) -> tuple[dict[str, Any], list[Path]]:
     if form.data != "text":
         options["folder"] = str(folder)
     return options, [folder]
+
+
+def planned(lab: AnyLab, form: Any, quick: bool) -> Plan:
+    """How much a grade measures in this form."""
+    if not isinstance(form, Form):
+        return QUICK if quick else Plan()
+    if not quick:
+        return Plan(block_s=form.block_s)
+    # a cache that fills once is told from a leak by three stretches, not by two
+    if isinstance(lab, Lab) and isinstance(lab.memory, Growth):
+        return replace(QUICK, min_pairs=3)
+    return replace(QUICK, block_s=0.4) if form.noise <= QUIET else QUICK  # where blocks hardly differ, short ones do

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from grader import labs
-from grader.grade import QUIET, grade
+from grader.grade import grade
+from grader.grading.forms import QUIET
 from grader.labs.lab import Lab
 from grader.measure.blocks import Plan
 from grader.result import INCONCLUSIVE, NOT_MEASURED, Result, write_json
