@@ -452,6 +452,18 @@ def test_a_lab_as_it_was_released_takes_no_work_s_place(tmp_path, capsys):
     assert placed(tmp_path, "Ann").exists(), "who did nothing handed in all the same"
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_notebook_of_a_lab_that_was_not_set_is_named(tmp_path, capsys, gradebook):
+    """It may be handed in in place of another."""
+    archive = made(tmp_path / "m.zip", {f"Ann_1_assignsubmission_file_/{NAME}.ipynb": released(OTHER, says="ann")})
+    for name, said in (("", False), (NAME, True), (OTHER, False)):
+        with Gradebook(gradebook) as book:
+            if name:
+                book.add_assignment(name)
+        _, _, err = collect(tmp_path, archive, capsys=capsys)
+        assert ("a lab that your gradebook does not have" in err and f"Ann/{OTHER}, from Ann_1" in err) == said
+
+
 def test_an_archive_does_no_harm(tmp_path, capsys):
     bomb = io.BytesIO()
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as inner:

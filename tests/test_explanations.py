@@ -19,6 +19,7 @@ from nbgrader.api import Gradebook
 from grader.classroom import summary
 from grader.classroom.cells import places
 from grader.classroom.submissions import read_class
+from tests import odd_class
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 NAME = "2a_workers"
@@ -218,3 +219,32 @@ def test_a_cell_is_known_by_its_name_then_its_id_then_its_text():
     assert places([plain("## Explain", "code"), "no cell", {"cell_type": "markdown"}], known) == {}
     twice = [plain(known["a"]), plain("## Explain\n\nSo it is."), plain(known["a"])]
     assert places(twice, known) == {"a": 1}, "the copy that was changed"
+
+
+def another_release(nb) -> None:
+    """The words of a term ago, in cells that were the same."""
+    for each in nb["cells"]:
+        if each["cell_type"] == "markdown" and each["id"] not in ("title", "sizes"):
+            first, _, rest = odd_class.text(each).partition("\n")
+            each["source"] = f"{first}\n\nAs we said it last term. {rest[:40]}"
+
+
+@pytest.mark.parametrize("lab", [odd_class.LAB, NAME])
+def test_the_summary_names_notebooks_of_another_release(tmp_path, lab):
+    """Its loop may have asked for other things: a person decides. Nothing else that editors do looks like one."""
+    strange = (another_release, lambda nb: (another_release(nb), odd_class.strip(nb)))
+    edits = [edit for edit in odd_class.IN_THE_NOTEBOOK if edit is not odd_class.fifty_megabytes]
+    for number, edit in enumerate((*strange, *edits)):
+        place = tmp_path / f"s{number:02d}" / lab / f"{lab}.ipynb"
+        place.parent.mkdir(parents=True)
+        try:
+            place.write_bytes(odd_class.made(edit, lab=lab))
+        except StopIteration:  # a cell that only the other lab has
+            place.parent.rmdir()
+    for encoding in odd_class.ENCODINGS:
+        place = tmp_path / encoding / lab / f"{lab}.ipynb"
+        place.parent.mkdir(parents=True)
+        place.write_bytes(odd_class.made(odd_class.plain, encoding, lab=lab))
+    said = summary.attention(summary.rows(read_class(REPOSITORY / "labs", tmp_path), {}))
+    (lines,) = (lines for heading, lines in said.items() if "another release" in heading)
+    assert lines == [f"s00, {lab}", f"s01, {lab}"]

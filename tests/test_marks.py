@@ -163,7 +163,7 @@ def read(path: Path) -> list[dict[str, str]]:
 @pytest.mark.filterwarnings("ignore")
 def test_the_table(course, capsys):
     status, _, err = run(course, capsys=capsys)
-    assert status == 0 and "without the explanation, which nobody has marked yet: bob" in err
+    assert status == 0 and f"without the explanation, which nobody has marked yet: {NAME}: bob" in err
     found = {row["student"]: row for row in read(course / "measured" / "marks.csv")}
     assert found.keys() == {"ann", "bob", "cyd", "dan"}
     assert {row["measurable maximum"] for row in found.values()} == {"80"}
@@ -405,4 +405,33 @@ def test_an_explanation_that_waits_is_named_beside_what_else_went_wrong(course, 
     _, _, err = run(course, capsys=capsys)
     found = {row["student"]: row["note"] for row in read(course / "measured" / "marks.csv")}
     assert found["bob"] == f"it raised ValueError; {marks.UNMARKED}" and found["ann"] == marks.CHANGED
-    assert "nobody has marked yet: bob" in err
+    assert f"nobody has marked yet: {NAME}: bob" in err
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_lab_that_was_never_set_costs_nobody_anything(course, capsys):
+    """ann handed in one by mistake: who did not has no mark of it, and is not missed."""
+    other = "1c_diagnose"
+    (course / "submitted" / "ann" / other).mkdir()
+    (course / "submitted" / "ann" / other / f"{other}.ipynb").write_text("no notebook")
+    run(course, capsys=capsys)
+    found = {(row["student"], row["lab"]): row for row in read(course / "measured" / "marks.csv")}
+    assert {student for student, lab in found if lab == other} == {"ann"}
+    assert f"generate_assignment {other} --force" in found["ann", other]["note"]
+    rows = summary.rows(read_class(REPOSITORY / "labs", course / "submitted"), {})
+    assert summary.absent(course / "gradebook.db", rows) == [f"{NAME}: dan"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_mark_of_which_only_a_part_is_certain_says_so(course, capsys):
+    everyone = {one.student: one for one in read_class(REPOSITORY / "labs", course / "submitted")}
+    open_one = grade_of(40)
+    open_one["checks"][1] |= {"status": "INCONCLUSIVE", "title": "Throughput"}
+    Store(course / "measured").put(
+        Job(NAME, everyone["bob"].submission),
+        {"machine": "a CPU", "version": "v", "seconds": 4.0, "worker": "w", "result": open_one},
+    )
+    _, _, err = run(course, capsys=capsys)
+    found = {row["student"]: row["note"] for row in read(course / "measured" / "marks.csv")}
+    assert found["bob"] == f"inconclusive: Throughput; {marks.UNMARKED}"
+    assert "Inconclusive" in err and f"{NAME}: bob" in err.split("Inconclusive")[1] and "--again" in err

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from grader import labs
-from grader.classroom.people import folded, gradebook_at, spoken_names
+from grader.classroom.people import assigned, folded, gradebook_at, spoken_names
 from grader.classroom.summary import GRADED, UNREADABLE, Row
 from grader.classroom.worksheet import EMAIL, FULL_NAME, GRADE, ID_NUMBER, IDENTIFIER, MAXIMUM, column, number_in
 from grader.errors import UserError
@@ -43,6 +43,7 @@ class Mark:
     when: str = ""
     on: str = ""
     note: str = ""
+    inconclusive: bool = False  # whether only a part of the points is certain
     first_name: str = ""
     last_name: str = ""
     email: str = ""
@@ -96,9 +97,18 @@ def marks(made: Sequence[Row], gradebook: Path) -> list[Mark]:
 def _mark(row: Row) -> Mark:
     counts = row.status in (GRADED, UNREADABLE)
     note = row.why if counts else f"{row.status}: {row.why}".removesuffix(": ")
-    points = row.score if counts else None
+    if row.inconclusive:
+        note = "; ".join(filter(None, (note, f"inconclusive: {', '.join(row.inconclusive)}")))
     return Mark(
-        row.lab, row.student, points, row.measured_max, quick=row.quick, when=row.date, on=row.machine, note=note
+        row.lab,
+        row.student,
+        row.score if counts else None,
+        row.measured_max,
+        quick=row.quick,
+        when=row.date,
+        on=row.machine,
+        note=note,
+        inconclusive=bool(row.inconclusive),
     )
 
 
@@ -110,7 +120,10 @@ def _by_hand(book: Any, mark: Mark) -> Mark:
         submission = book.find_submission(mark.lab, mark.student)
         grades = book.find_submission_notebook(mark.lab, mark.lab, mark.student).grades
     except (MissingEntry, UnicodeEncodeError):
-        return replace(mark, note=mark.note or "not in the gradebook yet: `nbgrader autograde`")
+        if mark.lab in assigned(book):
+            return replace(mark, note=mark.note or "not in the gradebook yet: `nbgrader autograde`")
+        why = f"the gradebook does not have this lab: `nbgrader generate_assignment {mark.lab} --force`"
+        return replace(mark, note="; ".join(filter(None, (mark.note, why))))
     measured = {check.name for check in labs.get(mark.lab).checks}
     theirs = [grade for grade in grades if grade.name not in measured]
     changed = sum(
@@ -133,7 +146,8 @@ def _by_hand(book: Any, mark: Mark) -> Mark:
 
 
 def _absent(book: Any, found: Sequence[Mark]) -> Iterable[Mark]:
-    for lab in dict.fromkeys(mark.lab for mark in found):
+    set_ones = assigned(book)
+    for lab in dict.fromkeys(mark.lab for mark in found if mark.lab in set_ones):
         theirs = [mark for mark in found if mark.lab == lab]
         most = max((mark.most for mark in theirs if mark.most), default=None)
         by_hand = max(mark.manual_most for mark in theirs)

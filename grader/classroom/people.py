@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from grader import labs
+
 MOODLE, CANVAS, PLAIN = "moodle", "canvas", "folders"
 _DROPPED = re.compile(r"[&<>\"`|':\\/]")  # Moodle leaves these out of a file's name
 NUMBER, SORTED, SPOKEN = "number", "sorted", "spoken"  # by what a person is known
@@ -44,6 +46,11 @@ def gradebook_at(path: Path) -> Iterator[Any | None]:
 
     with Gradebook(f"sqlite:///{path}?timeout=120") as book:
         yield book
+
+
+def assigned(book: Any) -> set[str]:
+    """The labs that the gradebook has as assignments; all labs where it has none."""
+    return {each.name for each in book.assignments} or set(labs.NAMES)
 
 
 def folded(text: str) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from grader import labs
-from grader.classroom.cells import explanation, grade_id, lab_of, places, text_of
+from grader.classroom.cells import explanation, grade_id, lab_of, of_another_release, places, text_of
 from grader.errors import UserError
 from grader.measure.blocks import Plan
 from grader.submission import MAX_NOTEBOOK, Submission, code_cells, from_cells, load_notebook
@@ -101,6 +101,7 @@ class HandedIn:
     submission: Submission | None
     problem: str = ""
     explained: str = ""  # `cells.BESIDE` where the explanation does not stand in its cell
+    other_release: bool = False  # whether the notebook is of another release of the lab
 
 
 def read_class(release: Path, submitted: Path, only: Iterable[str] = ()) -> list[HandedIn]:
@@ -213,21 +214,21 @@ def is_link(student: Path, lab: str) -> bool:
 
 
 def _read(student: Path, lab: str, released: Any) -> HandedIn:
-    explained = ""
+    explained, other = "", False
     try:
         if not student.name.isprintable():  # nor can the gradebook hold it: unpacked from another system's archive, say
             raise UserError("The name of the student's folder can't be read as text. Rename the folder.")
         if is_link(student, lab):
             raise UserError(LINK)
         notebook = load_notebook(student / lab / f"{lab}.ipynb")
-        explained = explanation(notebook, released)
+        explained, other = explanation(notebook, released), of_another_release(notebook, released)
         submission = replace(submission_in(restored(notebook, released)), student=student.name)
-        return HandedIn(student.name, lab, submission, explained=explained)
+        return HandedIn(student.name, lab, submission, explained=explained, other_release=other)
     except UserError as error:
-        return HandedIn(student.name, lab, None, str(error), explained)
+        return HandedIn(student.name, lab, None, str(error), explained, other)
     except Exception as error:  # one notebook, whatever it is, ends no class
         why = f"The notebook cannot be read ({type(error).__name__}: {error})."
-        return HandedIn(student.name, lab, None, why, explained)
+        return HandedIn(student.name, lab, None, why, explained, other)
 
 
 def submission_in(notebook: Any) -> Submission:

@@ -16,7 +16,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from grader import labs, web_page
-from grader.classroom.people import gradebook_at
+from grader.classroom.people import assigned, gradebook_at
 from grader.classroom.store import FAILED
 from grader.classroom.submissions import HandedIn
 from grader.errors import UserError
@@ -34,6 +34,7 @@ FASTER = 1.15  # a gain this much above the reference solution's deserves a look
 LONGER_S = 10.0  # so much longer than others a grade must take to deserve one
 BINS = 10
 ELSEWHERE = "Text outside of the explanation's cell (a person marks it in Formgrader)"
+OTHER_RELEASE = "Notebooks of another release of the lab (it may have asked for something else)"
 EMPTY: Mapping[str, Sequence[str]] = {}
 
 
@@ -61,6 +62,7 @@ class Row:
     outlier: str = ""
     form: str = ""  # "cuda", "cpu" or "traces"
     explained: str = ""  # where the explanation stands, if not in its cell
+    other_release: bool = False
 
     @property
     def share(self) -> float | None:
@@ -126,7 +128,7 @@ def _solution(lab: str) -> str | None:
 
 
 def _row(one: HandedIn, record: dict[str, Any] | None) -> Row:
-    row = Row(one.student, one.lab, MISSING, explained=one.explained)
+    row = Row(one.student, one.lab, MISSING, explained=one.explained, other_release=one.other_release)
     if one.submission is None:
         row.status, row.why, row.score = UNREADABLE, one.problem, 0.0
     elif record and FAILED in record:
@@ -272,8 +274,8 @@ def _from_book(gradebook: Path, by: Callable[[Any], Iterator[str]]) -> list[str]
 
 
 def _absent(book: Any, made: list[Row]) -> Iterator[str]:
-    everyone = {student.id for student in book.students}
-    for lab in dict.fromkeys(row.lab for row in made):
+    everyone, set_ones = {student.id for student in book.students}, assigned(book)
+    for lab in dict.fromkeys(row.lab for row in made if row.lab in set_ones):
         if missing := everyone - {row.student for row in made if row.lab == lab}:
             yield f"{lab}: {', '.join(sorted(missing))}"
 
@@ -316,6 +318,7 @@ def attention(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> dic
                 f"{g[0].lab}: {', '.join(row.student for row in g)}" for g in groups(made)
             ],
             ELSEWHERE: [named(r, "") for r in made if r.explained],
+            OTHER_RELEASE: [named(r, "") for r in made if r.other_release],
             "The starter, untouched": [named(r, "") for r in made if r.untouched],
         }.items()
         if lines

@@ -13,7 +13,7 @@ from typing import Any
 from grader import labs
 from grader.classroom.collect import Collected, Taken, collect
 from grader.classroom.marks import read_table
-from grader.classroom.people import CANVAS, MOODLE, Entry, gradebook_at, named, who_is
+from grader.classroom.people import CANVAS, MOODLE, Entry, assigned, gradebook_at, named, who_is
 from grader.classroom.worksheet import IDENTIFIER, handed_in
 from grader.errors import UserError
 from grader.frontends.classroom import GRADEBOOK
@@ -78,6 +78,7 @@ def take_in(options: argparse.Namespace) -> int:
     students = {each.student for each in all_done.taken}
     print(f"{len(all_done.taken)} notebooks of {len(students)} students in {options.to}")
     _list("Handed in beside a notebook, and left in the archive", all_done.beside, print)
+    _list("Of a lab that your gradebook does not have", _not_set(book, all_done.taken), tell)
     _list("Perhaps one student with two folders", all_done.twice, tell)
     _list("Students who share a name, so give --students", all_done.alike, tell)
     if untimed := sum(each.person.system == MOODLE and each.when is None for each in all_done.taken):
@@ -148,6 +149,13 @@ def _people(book: Path) -> list[Entry]:
     with gradebook_at(book) as gradebook:
         students = gradebook.students if gradebook else []
         return [Entry(s.id, named(s.first_name or "", s.last_name or "")) for s in students]
+
+
+def _not_set(book: Path, taken: list[Taken]) -> list[str]:
+    """What was taken of labs that are no assignments: handed in by mistake, or the gradebook was not told."""
+    with gradebook_at(book) as opened:
+        set_ones = assigned(opened) if opened else set(labs.NAMES)
+    return [f"{each.student}/{each.lab}, from {each.path}" for each in taken if each.lab not in set_ones]
 
 
 def _due(book: Path) -> Callable[[str], datetime | None]:

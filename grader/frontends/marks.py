@@ -58,12 +58,22 @@ def write(options: argparse.Namespace) -> int:
         if mark in only:
             continue
         tell(f"No mark yet: {mark.student}, {mark.lab} ({mark.note or 'nothing was measured'})")
-    unread = [mark.student for mark in made if mark.unmarked]
-    if unread:
-        tell(f"Percentages without the explanation, which nobody has marked yet: {', '.join(unread)}")
-    if quick := [mark.student for mark in made if mark.quick]:
-        tell(f"Measured quickly, which is no mark: {', '.join(quick)}")
+    again = "`grader class labs submitted --again STUDENT/LAB` measures it anew while nothing else runs"
+    for heading, some in (
+        ("Percentages without the explanation, which nobody has marked yet", [m for m in made if m.unmarked]),
+        (f"Inconclusive, so only what is certain counts ({again})", [m for m in made if m.inconclusive]),
+        ("Measured quickly, which is no mark", [m for m in made if m.quick]),
+    ):
+        if some:
+            tell(f"{heading}: {_by_lab(some)}")
     return int(bool(open_ones))
+
+
+def _by_lab(made: list[marks.Mark]) -> str:
+    students: dict[str, list[str]] = {}
+    for mark in made:
+        students.setdefault(mark.lab, []).append(mark.student)
+    return "; ".join(f"{lab}: {', '.join(some)}" for lab, some in students.items())
 
 
 def _new_columns(made: list[marks.Mark], export: Path) -> None:
