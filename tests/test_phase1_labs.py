@@ -179,7 +179,12 @@ HOSTILE = [
     ("answers = {**{}}", "cannot be read"),
     ("answers = " + "[" * 150 + "]" * 150, "`answers` is a list"),
     ("answers = " + "[" * 5000 + "]" * 5000, "syntax error: too many nested parentheses"),
-    ("answers = " + "-" * 20000 + "1", "cannot be read"),
+    ("answers = " + "-" * 2000 + "1", "cannot be read"),
+    # keys with one hash: to build such a dictionary takes as long as the square of their number
+    (
+        "answers = {" + ", ".join(f"{n * (2**61 - 1)}: 0" for n in range(6000)) + "}",
+        "more than 5,000 names and numbers",
+    ),
     ("answers = {'a': " + "9" * 5000 + "}", "Exceeds the limit"),
     ("answers = {'a': '" + "x" * (2 << 20) + "'}", "more than 1 MB"),
 ]

@@ -24,6 +24,7 @@ HEALTHY = "healthy"  # the answer where no cause stands out: the GPU is busy wit
 UNGRADED = "your answers could not be graded"
 NEXT_BEST = 0.5  # of a cause's points, for "compute-bound" or "memory-bound" of a healthy loop: its GPU is busy
 TRACES = DATA / "traces"
+MOST_PARTS = 5_000  # of answers: a dictionary of keys with one hash takes as long as the square of their number
 MOST_PLACES = 12  # that a message lists: as many answers as a lab has, and not a whole program
 # What others call causes (see the start notebook's table)
 SECOND_NAMES = {"data-bound": ("input-bound", "transfer-bound"), "overhead-bound": ("launch-bound",)}
@@ -52,6 +53,8 @@ def read_answers(submission: Submission) -> dict[Any, Any]:
     value = _assigned(ast.parse(submission.source), "answers")
     if value is None:
         raise WrongAnswers(f"The submission has no `answers`. {form}")
+    if sum(1 for _ in ast.walk(value)) > MOST_PARTS:
+        raise WrongAnswers(f"`answers` holds more than {MOST_PARTS:,} names and numbers. {form}")
     if wrong := _not_written_out(value):
         said = [f"{submission.where(part.lineno)}: {_instead(part)}" for part in wrong[:MOST_PLACES]]
         if len(wrong) > MOST_PLACES:
