@@ -63,6 +63,9 @@ def serve(listener: socket.socket) -> None:
 def _warden(spec: dict[str, Any], requests: int, replies: int, output: int, status: int, lifeline: int) -> None:
     if spec["shared"]:
         confine.own_shared_memory(spec["shared"])
+    if spec["uid"] and spec["device"] == "cpu":  # a GPU's driver has files of its own there
+        with contextlib.suppress(OSError):
+            confine.own_processes()
     confine.become_subreaper()
     enclosed = confine.keep_signals_in()
     os.setsid()
