@@ -497,6 +497,19 @@ def test_a_right_prediction_earns_nothing_while_the_loop_does_not_run(body):
     assert "did not run" in check.reason and "counts when the loop runs" in check.reason
 
 
+def test_steps_that_take_ever_longer_do_not_hold_the_machine():
+    """A request may take twenty times what the last one lets expect, so a loop could ask for days, request by request."""
+    slower = "for seconds in (0, 0.5, 1e6):\n        time.sleep(seconds)"
+    source = loop("", "import time").replace("while True:", slower)
+    with running(source, limits=Limits(whole=8)) as child, pytest.raises(ChildError) as caught:
+        child.load()
+        child.start(1)
+        child.run(2)
+        child.run(1, expected_s=1e6)
+    assert caught.value.kind == "timeout"
+    assert "its part of the grade, which may take 0.133 minutes" in caught.value.message
+
+
 def test_the_second_step_may_compile_for_as_long_as_the_first():
     body = "import time\nyield torch.ones(())\ntime.sleep(2)"
     with running(loop(body), limits=Limits(first_step=60, step=1)) as child:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import math
 import os
 import re
 import secrets
@@ -51,7 +52,7 @@ class Child:
                 f"several ranks need a network of their own, and this machine gives them none: {refused}"
             )
         self.workspace, self.setting, self.drive = workspace, setting, drive
-        self.steps = 0
+        self.steps, self.waited_s = 0, 0.0
         drive_began = machine.scheduling(drive.pid) if drive else None
         if setting.device == "cuda":
             rights.make_uvm()
@@ -207,9 +208,14 @@ class Child:
         return self._ask(self.setting.limits.load, method, **arguments)
 
     def _ask(self, limit_s: float, method: str, **arguments: Any) -> Any:
+        left_s = math.inf if self.setting.trusted else max(0.0, self.setting.limits.whole - self.waited_s)
+        began = time.monotonic()
         try:
-            return self.wire.ask(limit_s, method, arguments)
+            return self.wire.ask(min(limit_s, left_s), method, arguments)
         except ChildError as error:
+            if error.kind == "timeout" and left_s < limit_s:
+                minutes = f"{self.setting.limits.whole / 60:.3g} minutes"
+                error.message = f"The submission did not finish its part of the grade, which may take {minutes} in all."
             error.trusted, error.asked = self.setting.trusted, method
             if self.drive and self.drive.disturbed():  # what the loop says of it is not its fault
                 self.freezer.check_drive(False)
@@ -221,6 +227,8 @@ class Child:
             if needs_shared and not rights.shared_memory():
                 error.kind, error.message = "small_shared", rights.NO_SHARED_MEMORY
             raise
+        finally:
+            self.waited_s += time.monotonic() - began
 
     def output(self) -> str:
         """What the submission printed: the beginning and the end where it was too much."""
