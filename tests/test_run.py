@@ -151,16 +151,18 @@ def test_however_a_job_ends_its_status_is_kept(tmp_path, body, status):
 
 
 @pytest.mark.parametrize(
-    ("body", "flags", "said"),
+    ("body", "flags", "status", "said"),
     [
-        ("print(1)", [], "no Python process of this command imported torch"),
-        ("import torch", [], "no step was seen"),
-        ("import torch", ["-I"], "no Python process of this command imported torch"),
+        ("print(1)", [], 0, "no Python process of this command imported torch"),
+        ("import torch", [], 0, "no step was seen"),
+        ("import torch", ["-I"], 0, "no Python process of this command imported torch"),
+        ("import torch, sys; sys.exit(3)", [], 3, "the command ended with exit status 3 before its first step."),
+        ("import sys; sys.exit(3)", [], 3, "exit status 3 before any Python process of it imported torch."),
     ],
 )
-def test_what_cannot_be_seen_is_said_in_one_line(tmp_path, body, flags, said):
+def test_what_cannot_be_seen_is_said_in_one_line(tmp_path, body, flags, status, said):
     done = command(tmp_path, "--out", "out", "--", sys.executable, *flags, script(tmp_path, body))
-    assert done.returncode == 0
+    assert done.returncode == status
     assert done.stderr.decode().count("\n") == 1
     assert said in done.stderr.decode()
 

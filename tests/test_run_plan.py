@@ -98,13 +98,20 @@ def test_a_job_of_half_minute_steps_is_measured_within_sixteen_of_them():
     ("times", "passed", "loader", "said"),
     [
         ([0.1] * 5, 0.5, NONE, "12 steps after the first, of which 5 were made"),
-        ([0.1] * 20, 2.0, NONE, "3 s of steps without a compilation, of which 2.0 s had passed"),
+        ([0.1] * 20, 2.0, NONE, "3 s of steps, of which 2.0 s had passed"),
         ([0.2] * 20 + [0.1] * 10, 5.0, NONE, "stay as they are: 200 ms, then 100 ms in the last 10 steps"),
         ([0.2] * 20, 4.0, {"workers": 4, "prefetch": 2}, "10 rounds of the loader's 4 workers, of which there were 5"),
     ],
 )
 def test_what_it_waits_for_is_said(times, passed, loader, said):
     assert said in plans.warming(times, passed, passed, loader)
+
+
+def test_a_compilation_is_named_only_where_there_was_one():
+    assert (
+        plans.warming([0.1] * 90, 9.0, 2.0, NONE)
+        == "3 s of steps since the last compilation, of which 2.0 s had passed"
+    )
 
 
 def test_little_noise_makes_a_short_window():

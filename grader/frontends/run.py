@@ -258,6 +258,9 @@ def summary(seen: Seen, found: dict[str, Any]) -> list[str]:
 
 def _whole(seen: Seen, found: dict[str, Any]) -> list[str]:
     if not found["ranks"]:
+        if seen.status:
+            what = "its first step" if seen.torch else "any Python process of it imported torch"
+            return [f"the command ended with exit status {seen.status} before {what}."]
         if not seen.torch:
             return [
                 "no Python process of this command imported torch, so there was nothing to see. `grader run` can't look into python -I, -E and -S, an environment or PYTHONPATH that is set anew, containers, and other machines."

@@ -70,7 +70,8 @@ def warming(times: Sequence[float], passed_s: float, compiled_s: float, loader: 
     if passed_s > NEVER_WARM_S:
         return ""
     if compiled_s < WARM_S:
-        return f"{WARM_S:g} s of steps without a compilation, of which {compiled_s:.1f} s had passed"
+        since = " since the last compilation" if compiled_s < passed_s else ""
+        return f"{WARM_S:g} s of steps{since}, of which {compiled_s:.1f} s had passed"
     found = trend(times, whole)
     if found is None:
         return f"10 rounds of the loader's {whole} workers, of which there were {len(times) // whole}"
