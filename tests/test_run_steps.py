@@ -231,11 +231,29 @@ def test_samples_are_those_of_all_loaders_and_unequal_steps_are_timed_in_whole_r
                 yield from torch.utils.data.DataLoader(data, batch_size=batch)
         labelled, others = forever(16), forever(64)
         for n in range(120):
-            next(others); step(next(labelled)); time.sleep(0.05 if n % 3 == 0 else 0.005)
+            next(others); step(next(labelled)); clock[0] += 0.05 if n % 3 == 0 else 0.005
     """
-    process, seen = watched(tmp_path, MODEL, body, options={**LOOK, "at_step": 40})
+    process, seen = watched(tmp_path, CLOCK, MODEL, body, options={**LOOK, "at_step": 40})
     assert records.record(seen, [])["ranks"][0]["samples_a_step"] == 80
     assert [len(window) % 3 for window in process["looks"][0]["step_s"]] == [0, 0]
+
+
+def test_samples_are_those_of_the_steps(tmp_path):
+    """Not of an evaluation before the first step, and of a data set that is read once nothing is known."""
+    read = """
+    def batches(n):
+        return [batch for _, batch in zip(range(n), torch.utils.data.DataLoader(data, batch_size=16))]
+    """
+    bodies = {
+        "evaluates first": "model.eval(); batches(30); model.train()\nfor n in range(20): step(batches(1)[0])",
+        "accumulates": "for n in range(20): step(batches(2)[0])",
+        "reads once": "once = batches(3)\nfor n in range(20): step(once[0])",
+    }
+    seen = watched_all(tmp_path, bodies, MODEL + read)
+    samples = {
+        name: records.record(Seen([process]), [])["ranks"][0]["samples_a_step"] for name, process in seen.items()
+    }
+    assert samples == {"evaluates first": 16, "accumulates": 32, "reads once": None}
 
 
 EVALUATING = {

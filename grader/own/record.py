@@ -44,7 +44,7 @@ def record(seen: Seen, command: Sequence[str]) -> dict[str, Any]:
 
 def _rank(process: dict[str, Any]) -> dict[str, Any]:
     times = process["times"][_settled(process) :]
-    samples = sum(_whole(count / max(1, process["steps"])) * size for size, count in process["batches"])
+    samples = sum(_whole(count / max(1, process["batches_of"])) * size for size, count in process["batches"])
     timed = [second for look in process["looks"] for window in look["step_s"] for second in window]
     step_s = fmean(timed or times) if timed or times else None
     share = _shares(process)
@@ -95,7 +95,7 @@ def _parts(process: dict[str, Any], step_s: float, waiting: float) -> dict[str, 
 
 
 def _whole(batches: float) -> float:
-    """Of a step. Some are read in advance, or before the first step."""
+    """Of a step. Some are read in advance."""
     return round(batches) if abs(batches - round(batches)) < 0.1 * batches else batches
 
 

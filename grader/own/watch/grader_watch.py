@@ -250,6 +250,7 @@ class Watch:
         self.parts.step_ends(apart_s)
         if self.first_at is None:
             self.thread, self.first_at = threading.get_ident(), now
+            self.loading.steps_begin(self.step)
         else:
             self.kept.keep(self.step, max(0.0, now - self.last_at - apart_s), now)
         if self.plan is None and (now > self.ask_at or self.step >= self.look_at_step) and _time_to_look(self, now):
@@ -436,6 +437,7 @@ def _told(watch: Watch) -> dict:
         "counts": {"batches": watch.loading.count, "skipped": watch.skipped, **watch.apart.counts},
         "loader": watch.loading.loader,
         "batches": [[size, count] for size, count in watch.loading.batches.items() if isinstance(size, int)],
+        "batches_of": watch.step - watch.loading.since,  # steps
         "parts": watch.parts.means(),
         "measuring": watch.plan is not None,
         "waits_for": watch.cut or _waits_for(watch),

@@ -312,8 +312,13 @@ class Loading:
     def __init__(self) -> None:
         self.wait_s = 0.0
         self.count = 0  # of batches
-        self.batches: dict[int | None, int] = {}  # how many of each size
+        self.batches: dict[int | None, int] = {}  # how many of each size, since step `since`
+        self.since = 0
         self.loader = {"workers": 0, "prefetch": 0, "batch": 0}  # of the one with most workers
+
+    def steps_begin(self, step: int) -> None:
+        """What was read before may be of an evaluation, or a data set that is read once."""
+        self.batches, self.since = {}, step
 
     def waited(self, iterator, seconds: float, came: bool) -> None:
         self.wait_s += seconds
