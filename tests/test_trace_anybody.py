@@ -246,6 +246,12 @@ def test_annotated_layers_of_one_pass_are_no_steps(name, around):
     assert a.metrics.steps == 1 and a.metrics.kernels == 42 and a.diagnosis.cause == "compute-bound"
 
 
+@pytest.mark.parametrize("name", ["TransformerLayer_{}", "encoder.block.{}", "[pl][module]Block: model.layers.{}"])
+def test_nor_without_an_annotation_around_all(name):
+    a = seen(layered(1, None, name))
+    assert a.metrics.steps == 1 and a.metrics.kernels == 42 and "nothing in it repeats" in a.metrics.notes[-1]
+
+
 @pytest.mark.parametrize("name", ["TransformerLayer_{}", "encoder.block.{}", "stage{}"])
 def test_a_layer_comes_once_in_each_step(name):
     a = seen(layered(6, None, name, inner="nccl:all_gather"))

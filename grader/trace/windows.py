@@ -252,8 +252,10 @@ def _by_annotation(trace: Trace, moments: np.ndarray) -> Windows | None:
     plain_names: dict[str, int] = {}  # "decode 17" and "decode 18" are one
     like = (name if PART.search(name) else DIGITS.sub("#", name) for name in trace.names)
     kinds = np.array([plain_names.setdefault(name, len(plain_names)) for name in like])
-    whole = own[trace.named(WHOLE, own) & (np.bincount(kinds[trace.name[own]])[kinds[trace.name[own]]] == 1)]
-    for one in whole[_work(moments, trace.start[whole], trace.end[whole]) >= MATCH * len(moments)].tolist():
+    once = own[np.bincount(kinds[trace.name[own]])[kinds[trace.name[own]]] == 1]
+    held = _work(moments, trace.start[once], trace.end[once])
+    part = np.array([PART.search(trace.names[code]) is not None for code in trace.name[once].tolist()], bool)
+    for one in once[part | (trace.named(WHOLE, once) & (held >= MATCH * len(moments)))].tolist():
         own = own[(trace.start[own] < trace.start[one]) | (trace.end[own] > trace.end[one]) | (own == one)]
     if len(own) < 2:
         return None
