@@ -36,7 +36,7 @@ HALVES, EVENTS = (
     frozenset("BE"),
     frozenset("XBE"),
 )  # of an event that is no complete one; what becomes an entry of the columns
-ARROW, ENDS = b'"HostToDevice"', frozenset("sf")  # of Ascend
+ARROW, ENDS, LOOKED_AT = "HostToDevice", frozenset("sf"), 100  # of Ascend; events of a chunk that are asked for one
 FRACTION = re.compile(rb'"ts"\s*:\s*"?-?\d*[.eE]')
 
 Identifier = int | str | float | None
@@ -161,7 +161,7 @@ class Columns:
         if leniently and any((e.ph == "X" and (e.ts is None or e.dur is None)) or not e.ph for e in events):
             raise ValueError
         exact = None
-        if ARROW in chunk:
+        if any(e.cat == ARROW for e in events[:: 1 + len(events) // LOOKED_AT]):  # they come in hundreds
             _keep_arrows(chunk, events)
         phases = {e.ph for e in events}
         xs = [e for e in events if e.ph == "X"] if phases.isdisjoint(HALVES) else _with_halves(events)
@@ -317,7 +317,7 @@ def _below(number: Identifier) -> int:
 def _keep_arrows(chunk: bytes, events: list[Event]) -> None:
     """Make both ends of Ascend's arrows, from a call to what it launched, entries of the columns that are no events (see `vendors`)."""
     for e, arrow in zip(events, decode_arrows(chunk), strict=True):
-        if e.ph in ENDS and e.cat == "HostToDevice":
+        if e.ph in ENDS and e.cat == ARROW:
             name, number = "Node@launch" if e.ph == "s" else "", _below(arrow.id)
             e.ph, e.cat, e.name, e.dur, e.args = "X", "Trace", name, 0.0, Args(correlation=number)
 

@@ -29,8 +29,8 @@ MOST_DEVICES = 256
 def settle(
     c: dict[str, np.ndarray], start: np.ndarray, names: list[str], threads: list[tuple[Any, Any]]
 ) -> tuple[bool, list[str]]:
-    """Complete the columns of `decode` in place. start: of each event, ns. Returns whether launches are told by operators alone (see `Trace.by_operator`),
-    and what there is to say of it."""
+    """Complete the columns of `decode` in place. start: of each event, ns. Returns whether launches are told by operators alone (see
+    `Trace.by_operator`), and what there is to say of it."""
     kind = c["category"] = c["category"].copy()
     other = (kind != CPU_OP) & (kind != PYTHON)
     rows = np.flatnonzero(other)
@@ -40,11 +40,7 @@ def settle(
     _sort_device_events(kind, c["name"], rows[work], names)
     work = np.isin(kind[rows], (KERNEL, MEMCPY, MEMSET))
     notes: list[str] = []
-    found = kind[rows]
-    _follow_arrows(
-        c["correlation"], found, work, list(zip(c["thread"][rows].tolist(), start[rows].tolist(), strict=True))
-    )
-    kind[rows] = found
+    _follow_arrows(c, start, rows, work)
     by_operator = _correlate(c["correlation"], work)
     if by_operator:
         notes.append(
@@ -69,19 +65,22 @@ def _sort_device_events(kind: np.ndarray, name: np.ndarray, work: np.ndarray, na
             kind[mine] = code
 
 
-def _follow_arrows(correlation: np.ndarray, kind: np.ndarray, work: np.ndarray, places: list[tuple[int, int]]) -> None:
+def _follow_arrows(c: dict[str, np.ndarray], start: np.ndarray, rows: np.ndarray, work: np.ndarray) -> None:
     """Give calls and what they launched the number of the arrow between them, if no GPU work has the id of a call. An arrow that begins
-    at no call stands for one that was not recorded. places: thread and start."""
+    at no call stands for one that was not recorded. rows: what has a correlation; work: mask of these."""
+    correlation, kind = c["correlation"], c["category"][rows]
     arrows, calls = np.flatnonzero((kind == SPAN) & (correlation < -1)), np.flatnonzero(kind == RUNTIME)
     if not len(arrows) or (np.intersect1d(correlation[work], correlation[calls]) != -1).any():
         return
     correlation[work] = correlation[calls] = -1
-    begun, ended = ({places[row]: row for row in rows.tolist()} for rows in (calls, np.flatnonzero(work)))
+    places = list(zip(c["thread"][rows].tolist(), start[rows].tolist(), strict=True))
+    begun, ended = ({places[row]: row for row in some.tolist()} for some in (calls, np.flatnonzero(work)))
     number: dict[int, int] = {}  # of an arrow: that of the first one from the same call
     for row, arrow in zip(arrows.tolist(), correlation[arrows].tolist(), strict=True):
         if places[row] not in ended:
             call = begun.setdefault(places[row], row)
-            kind[call], correlation[call] = RUNTIME, arrow if correlation[call] == -1 else correlation[call]
+            c["category"][rows[call]] = RUNTIME
+            correlation[call] = arrow if correlation[call] == -1 else correlation[call]
             number[arrow] = int(correlation[call])
     for row, arrow in zip(arrows.tolist(), correlation[arrows].tolist(), strict=True):
         if places[row] in ended:
