@@ -25,7 +25,7 @@ LEAST_SHOWN, MOST_ASLEEP = 0.8, 0.25
 SAME_STEP = 5.0
 # What ranks do in a timed step, of what they do in a profiled one: bytes (honest loops: 0.99 to 1.01), processor time of a rank that is
 # not profiled (0.8 to 2, on two busy cores), and of the rank that does least beside the one that does most (0.7 and more)
-LEAST_SENT, LEAST_OF_PROFILED, LEAST_OF_RANKS = 0.9, 0.4, 0.4
+LEAST_SENT, LEAST_OF_PROFILED, LEAST_OF_RANKS = 0.9, 0.5, 0.4
 OF_OPERATORS = ("cpu_ops", "score_matrices", "work")  # metrics that are made of a CPU's operators
 
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import sub
@@ -14,6 +15,8 @@ from pathlib import Path
 import psutil
 
 from grader.cores import ran_and_waited_s, waited_s
+
+_OF_A_PROCESS = 2  # the clock of its processor time, beside its id: clock_getcpuclockid(3)
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ class Processes:
         with contextlib.suppress(psutil.Error, OSError, IndexError, StopIteration):
             launcher = self.oldest_first()[0]
             found = sorted(launcher.children(), key=lambda process: (process.create_time(), process.pid))
-            ran_s = tuple(sum(process.cpu_times()[:2]) for process in found)
+            ran_s = tuple(time.clock_gettime(~process.pid << 3 | _OF_A_PROCESS) for process in found)
             devices = Path(f"/proc/{launcher.pid}/net/dev").read_text().splitlines()
             counts = next(line.split(":")[1] for line in devices if line.strip().startswith("lo:"))
             return Doing(float(counts.split()[0]), ran_s) if len(ran_s) == ranks else None
