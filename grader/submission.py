@@ -17,6 +17,7 @@ from grader.errors import UserError
 from grader.labs.lab import AnyLab
 
 MAGIC = "%%submission"
+NOT_FIRST = f"{MAGIC} must be the first line of its cell. Move what stands above it."
 MAX_NOTEBOOK = 64 << 20  # bytes
 MAX_SOURCE = 1 << 20
 MOST_CELLS = 2000
@@ -117,6 +118,7 @@ def from_cells(cells: Iterable[str], name: str = "The notebook") -> Submission:
     prediction: Prediction | None = None
     switches: dict[str, None] = {}  # of `from __future__ import ...`, in order
     lines = 0
+    misplaced = False
     for cell in cells:
         text = cell.replace("\r\n", "\n").replace("\r", "\n")  # Python takes all three for the end of a line
         if is_submission(text):
@@ -127,12 +129,14 @@ def from_cells(cells: Iterable[str], name: str = "The notebook") -> Submission:
             parts.append(f"# {NAMED} {len(starts)}\n{body}\n\n")
             lines += parts[-1].count("\n")
         else:
+            misplaced |= is_misplaced(text)
             elsewhere += defined(text)
             if not prediction or not dict(prediction).keys() >= COMPLETE:  # the first complete one counts
                 prediction = predicted_in(text) or prediction
     if not starts:
         raise UserError(
-            f"{name} has no submission, because no cell begins with {MAGIC}. Put what you hand in into such a cell."
+            f"{name} has no submission, because no cell begins with {MAGIC}. "
+            + (NOT_FIRST if misplaced else "Put what you hand in into such a cell.")
         )
     source = "".join(parts)
     if switches:  # they stand before everything else in a module
@@ -158,6 +162,11 @@ def _without_future(body: str, switches: dict[str, None]) -> str:
 def is_submission(cell_source: str) -> bool:
     first = _from_first_line(cell_source).partition("\n")[0].split()
     return bool(first) and first[0] == MAGIC
+
+
+def is_misplaced(cell_source: str) -> bool:
+    """Whether a cell has the magic below its first line, as under a %%time, where it counts for nothing."""
+    return not is_submission(cell_source) and bool(re.search(rf"^{MAGIC}\b", cell_source, re.MULTILINE))
 
 
 def _from_first_line(cell_source: str) -> str:

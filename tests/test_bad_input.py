@@ -96,6 +96,7 @@ def code(source: object) -> dict:
         (code(["a", 3]), "source of a cell is not text"),
         (code(None), "source of a cell is not text"),
         ({"cells": []}, "has no submission"),
+        ({"cells": [{"cell_type": "code", "source": "%%time\n%%submission\nx"}]}, "must be the first line of its cell"),
         ({"cells": ["text", 3, None, {"cell_type": ["code"]}, {}]}, "has no submission"),
         (code("def train(job): yield 1"), "no cell begins with %%submission"),
         (code("# first\n%%submission\nx = 1"), "no cell begins with %%submission"),

@@ -201,6 +201,12 @@ def test_cell_without_an_id_that_failed_is_forgotten(kernel: Kernel) -> None:
     assert len(eval(kernel.run(NAMES).text)) == 1
 
 
+def test_magic_below_another_one_is_said(kernel: Kernel) -> None:
+    """It was run and did not count, and the learner was told to run it."""
+    kernel.run("%%time\n%%submission\ndef train(job): ...", cell="one")
+    assert "%%submission must be the first line of its cell" in kernel.run("lab.peek()").text
+
+
 def test_cell_without_an_id_that_is_run_again_is_the_last(kernel: Kernel) -> None:
     """An earlier version, gone back to."""
     for source in ("a = 1", "a = 2", "a = 1"):

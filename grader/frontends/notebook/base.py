@@ -24,7 +24,7 @@ from grader.labs.lab import AnyLab, Check
 from grader.result import NOT_MEASURED, Progress, Result, write_bytes
 from grader.safe_text import cores_text, to_html
 from grader.sandbox.fork_server import fork_server
-from grader.submission import Submission, defined, from_cells, is_submission
+from grader.submission import NOT_FIRST, Submission, defined, from_cells, is_misplaced, is_submission
 
 ONLY_TRAINING = "This lab needs an NVIDIA GPU; on this CPU only the training is compared."
 NEEDS_GPU = "This lab needs an NVIDIA GPU: nothing of it can be measured here."
@@ -222,6 +222,8 @@ class NotebookLab:
         cells = self._recorder.cells
         if not any(is_submission(cell) for cell in cells):
             name, shown = asked_for(self.lab.starter)
+            if any(is_misplaced(cell) for cell in cells):
+                raise UserError(f"{NOT_FIRST} Run it again, then this one.")
             if any(name in defined(cell) for cell in cells):
                 raise UserError(
                     f"The cell that defines {shown} no longer begins with %%submission: put the line back, run the cell, then this one."
