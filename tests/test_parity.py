@@ -255,9 +255,9 @@ def test_losses_that_only_look_right():
     [
         ({"norm_ratio": 0.97}, "have moved 0.970 times as far"),
         ({"cosine": 0.9}, "in a different direction than the reference solution's. The cosine is 0.9000"),
-        ({"norm_ratio": None, "cosine": None}, "have moved 0.000 times as far"),
+        ({"norm_ratio": None, "cosine": None}, "the returned weights are not finite"),
         ({"stretch_cosine": 0.9}, "In the last part"),
-        ({"stretch_cosine": None}, "In the last part"),
+        ({"stretch_cosine": None}, "The cosine is unknown."),
         ({"vectors_stretch": 0.1}, "biases and norms have moved in a different direction"),
         ({"statistics": 1.0}, "running statistics are not the reference solution's"),
         ({"apart": ["embedding"]}, "the ranks hold different weights: embedding"),
@@ -267,6 +267,24 @@ def test_losses_that_only_look_right():
 def test_weights_that_are_not_the_trained_ones(update, says):
     result = late(REFERENCE, **update)
     assert result.status == FAIL and f"{STEPS} steps" in result.reason and says in result.reason
+
+
+@pytest.mark.parametrize(
+    ("off", "says"),
+    [
+        ({"cosine": 0.99949}, "The cosine is 0.99949, and must be at least 0.9995."),
+        (
+            {"norm_ratio": 0.99496},
+            "moved 0.995 times as far as the starter's. That is 0.504% off. They may be at most 0.5% off.",
+        ),
+        ({"loss": 0.002504}, "losses are 0.2504% off on average. At most 0.25% is allowed."),
+    ],
+)
+def test_a_number_that_misses_its_limit_is_never_shown_as_the_limit(off, says):
+    limits = replace(CPU.parity, steps=4, loss=0.0025, norm=0.005, cosine=0.9995)
+    losses = [2.0 * (1 + off.pop("loss", 0.0))] * 4
+    update = {"missing": [], "shapes": [], "types": [], "still": [], "norm_ratio": 1.0, "cosine": 1.0} | off
+    assert says in parity.early(limits, [2.0] * 4, losses, update).reason
 
 
 @pytest.mark.parametrize("held_out", [5.0, 0.5])

@@ -299,6 +299,24 @@ def test_what_a_trace_does_not_tell_says_what_to_do_about_it(name):
             assert not any(hint in verdict.reason for hint in check.hints)
 
 
+@pytest.mark.parametrize(
+    ("lab", "metric", "value", "says"),
+    [
+        (
+            "2i_host",
+            "spread",
+            2.0013,
+            "2.001 times the median step, which 95% of the steps don't exceed (wanted: at most 2)",
+        ),
+        ("2a_workers", "h2d_pinned", 0.9496, "94.96% "),
+        ("2a_workers", "loads_in_main", 0.5, "0.5 samples"),
+    ],
+)
+def test_a_value_that_misses_its_limit_is_never_shown_as_the_limit(lab, metric, value, says):
+    (check,) = (check for check in labs.get(lab).trace if check.metric == metric)
+    assert says in trace_verdicts.judge(check, replace(Metrics(), **{metric: value}), [], 1.0).reason
+
+
 def test_a_slower_speed_is_not_called_certain():
     check = throughput(1.36, 0.19, status=INCONCLUSIVE)
     check.evidence |= {"gain_lower": 1.2, "gain_upper": 1.5, "gain_certain": 0.43}

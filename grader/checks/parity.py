@@ -12,6 +12,7 @@ from typing import Any
 from grader.labs.lab import Parity
 from grader.measure.calibration import Near, Spread
 from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
+from grader.trace.words import told_apart
 
 WINDOW = 10  # steps that are averaged where single losses are too noisy to compare
 # From an unstable seed an honest loop was 1.4 times as far from the starter as may be (3c_shapes, NVIDIA H200). Up to this many times
@@ -100,9 +101,8 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
     if first > parity.loss:
         problems.append(f"The very first loss is {first:.2%} off.")
     if loss > parity.loss:
-        problems.append(
-            f"Over the first {n} steps the losses are {loss:.2%} off on average. At most {parity.loss:.1%} is allowed."
-        )
+        found, most = told_apart(loss, parity.loss, "%", 2 if parity.loss >= 1e-3 else 3)
+        problems.append(f"Over the first {n} steps the losses are {found} off on average. At most {most} is allowed.")
     problems += _off_in_update(parity, update)
     problems = problems or _off_in_vectors(n, update.get("vectors_cosine"), VECTORS, "starter's")
     problems = problems or _off_in_statistics(n, update, "starter's")
@@ -127,13 +127,16 @@ def _off_in_update(parity: Parity, update: dict[str, Any]) -> list[str]:
     elif not ratio:
         problems.append("The returned weights did not move at all.")
     elif abs(ratio - 1) > parity.norm:
+        found, most = told_apart(abs(ratio - 1), parity.norm, "%", 1)
         problems.append(
-            f"The weights moved {ratio:.3f} times as far as the starter's. They may be at most {parity.norm:.1%} off."
+            f"The weights moved {ratio:.3f} times as far as the starter's. That is {found} off. They may be at most {most} off."
         )
-    if ratio and (cosine is None or cosine < parity.cosine):  # what did not move has no direction
-        found = "unknown" if cosine is None else round(cosine, 4)
+    if ratio and cosine is None:  # what did not move has no direction
+        problems.append("The weights moved in a direction that nobody can tell.")
+    elif ratio and cosine < parity.cosine:
+        found, least = told_apart(cosine, parity.cosine, "g", 4)
         problems.append(
-            f"The weights moved in a different direction. The cosine is {found}, and must be at least {parity.cosine}."
+            f"The weights moved in a different direction. The cosine is {found}, and must be at least {least}."
         )
     return problems
 
@@ -252,24 +255,34 @@ def _too_far(step: int, update: dict[str, Any], found: Near, allowed: Near) -> l
         problems.append(f"These parameters were never updated: {', '.join(update['still'])}.")
     problems += _ranks_apart(step, update)
     if not found.loss <= allowed.loss:
+        off, most = told_apart(found.loss, allowed.loss, "%", 2)
         problems.append(
-            f"Up to step {step} the losses are {found.loss:.2%} off the reference solution's on the same "
-            f"batches. At most {allowed.loss:.2%} is allowed."
+            f"Up to step {step} the losses are {off} off the reference solution's on the same batches. At most {most} is allowed."
         )
+    if update.get("norm_ratio") is None:
+        return [*problems, f"After {step} steps the returned weights are not finite."]
     if not found.norm <= allowed.norm:
+        off, most = told_apart(found.norm, allowed.norm, "%", 1)
         problems.append(
-            f"After {step} steps the weights have moved {update.get('norm_ratio') or 0:.3f} times as far as "
-            f"the reference solution's. They may be at most {allowed.norm:.1%} off."
+            f"After {step} steps the weights have moved {update['norm_ratio']:.3f} times as far as "
+            f"the reference solution's. That is {off} off. They may be at most {most} off."
         )
     elsewhere = "the weights have moved in a different direction than the reference solution's."
     if not found.distance <= allowed.distance:
-        least = f"The cosine is {1 - found.distance:.4f}, and must be at least {1 - allowed.distance:.4f}."
+        least = _cosines(found.distance, allowed.distance)
         problems.append(f"After {step} steps {elsewhere} {least}")
     elif not found.stretch <= allowed.stretch:
-        least = f"The cosine is {1 - found.stretch:.4f}, and must be at least {1 - allowed.stretch:.4f}."
+        least = _cosines(found.stretch, allowed.stretch)
         problems.append(f"In the last part of the {step} steps {elsewhere} {least}")
     problems = problems or _late_vectors(step, update, allowed) or _off_in_statistics(step, update)
     return problems or _other_decay(step, update)
+
+
+def _cosines(found: float, allowed: float) -> str:
+    if not math.isfinite(found):
+        return "The cosine is unknown."
+    cosine, least = told_apart(1 - found, 1 - allowed, "f", 4)
+    return f"The cosine is {cosine}, and must be at least {least}."
 
 
 def _late_vectors(step: int, update: dict[str, Any], allowed: Near) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from grader.labs.lab import AtLeast, TraceCheck
 from grader.result import AGAIN, FAIL, INCONCLUSIVE, PASS, CheckResult
 from grader.trace import Metrics, catalogue
-from grader.trace.words import plain_number
+from grader.trace.words import plain_number, told_apart
 
 MARK_ALL = (
     'Take the batches from a DataLoader, or put everything that makes a batch into a record_function("data_wait").'
@@ -40,7 +40,8 @@ def judge(
     passed = check.wanted.passes(value)
     if passed and check.metric == "data_wait" and (doubt := _doubt(check, metrics)):
         return result(INCONCLUSIVE, 0, doubt)
-    reason = f"{_shown(check.metric, value)} {check.says} (wanted: {_wanted(check)})."
+    shown = _shown(check.metric, value) if passed else _short_of(check, value)
+    reason = f"{shown} {check.says} (wanted: {_wanted(check)})."
     if not passed:
         gone = _partly(check, value)
         share = min(supported, gone)
@@ -69,6 +70,14 @@ def _shown(metric: str, value: float) -> str:
 
 def _wanted(check: TraceCheck) -> str:
     return f"at {'least' if isinstance(check.wanted, AtLeast) else 'most'} {_shown(check.metric, check.wanted.bound)}"
+
+
+def _short_of(check: TraceCheck, value: float) -> str:
+    """A value that does not pass, with as many digits as show that."""
+    limit = check.wanted.bound
+    if _shown(check.metric, value) != _shown(check.metric, limit):
+        return _shown(check.metric, value)
+    return told_apart(value, limit, *(("%", 1) if catalogue.unit(check.metric) == catalogue.SHARE else ("g", 3)))[0]
 
 
 def _without_others(metric: str, value: float, lost: float) -> float:

@@ -39,6 +39,17 @@ def plain_number(value: float) -> str:
     return f"{value:.3g}"
 
 
+def told_apart(value: float, limit: float, kind: str, digits: int) -> tuple[str, str]:
+    """A number and the limit that it misses, with as many digits, `digits` or more, as show that it does. kind: of a format, "%"
+    or "g". The limit has no zeros at its end."""
+    while f"{value:,.{digits}{kind}}" == f"{limit:,.{digits}{kind}}" and value != limit:
+        digits += 1
+    shown = f"{limit:,.{digits}{kind}}"
+    whole, dot, part = shown.rstrip("%").partition(".")
+    part = part.rstrip("0")
+    return f"{value:,.{digits}{kind}}", f"{whole}{dot if part else ''}{part}{'%' if kind == '%' else ''}"
+
+
 ONE = {
     "s": "",
     "es": "",
