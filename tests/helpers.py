@@ -22,6 +22,7 @@ from grader.grade import grade
 from grader.grading.arms import environment_of
 from grader.grading.forms import prepared
 from grader.labs.lab import AtLeast, Form, Lab, Parity
+from grader.look import peek
 from grader.measure.blocks import Arm, Plan
 from grader.result import FAIL, NOT_MEASURED, PASS, Result
 from grader.sandbox.parent import Child
@@ -185,6 +186,13 @@ def assert_told_apart(faults: dict[str, str], honest: dict[str, str], graded: Ca
     for source, what in {traced_only(source): what for what, source in honest.items()}.items():  # each once
         result = graded(source)
         assert not result.fatal and result.check("parity").status == PASS, f"{what}: {said(result)}"
+
+
+def looked(lab: Lab, source: str, device: str) -> Metrics:
+    """What `peek` counts of a loop that runs."""
+    seen = peek(Submission(source), lab, device=device)
+    assert seen is not None and not seen.message, seen
+    return seen.metrics
 
 
 def assert_each_cause_is_gone(lab: Lab, starter: Metrics, solution: Metrics) -> None:

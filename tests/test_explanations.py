@@ -5,16 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import nbformat
 import pytest
-import scripts
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
 from nbgrader.api import Gradebook
+from scripts import nbgrader
 
 from grader.classroom import summary
 from grader.classroom.cells import places
@@ -25,13 +23,6 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 NAME = "2a_workers"
 TEXT = "The loop waited for its images, 82% of each step."
 BROKEN = "%%submission\ndef train(job)"  # graded without being measured
-
-
-def nbgrader(course: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "nbgrader", *arguments]
-    done = subprocess.run(command, cwd=course, env=scripts.environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
 
 
 def cell(nb, name: str):

@@ -23,6 +23,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_
 from nbgrader.api import Gradebook
 from nbgrader.server_extensions.formgrader import handlers
 from nbgrader.utils import determine_grade
+from scripts import nbgrader
 from traitlets.config import PyFileConfigLoader
 
 from grader import labs
@@ -36,14 +37,6 @@ NAME = "2a_workers"
 LAB = labs.get(NAME)
 MESSAGE = "deliberately broken"
 EXPLANATION = "The loop waited for its images, 82% of each step.\n<script>harm()</script>"
-
-
-def nbgrader(course: Path, *arguments: str) -> str:
-    """Run a command in the course folder; returns its log."""
-    command = [sys.executable, "-m", "nbgrader", *arguments]
-    done = subprocess.run(command, cwd=course, env=scripts.environment(), capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stderr
 
 
 def notebook(folder: Path) -> nbformat.NotebookNode:

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import variants
-from helpers import IS_ROOT, eventually, first, loop, running, said, untimed
+from helpers import IS_ROOT, eventually, first, looked, loop, running, said, untimed
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from grader import labs, machine, trace
@@ -24,7 +24,6 @@ from grader.grading.evidence import Findings, Profiles, Race, Work, Yardstick
 from grader.grading.forms import choose_form
 from grader.grading.race import decides
 from grader.grading.verdict import judge
-from grader.look import peek
 from grader.measure.blocks import Arm, Plan
 from grader.measure.decision import Pair
 from grader.paths import REPOSITORY
@@ -244,9 +243,7 @@ def graded(source: str, plan: Plan) -> Result:
 
 
 def collectives(source: str, device: str = "cpu") -> Metrics:
-    seen = peek(Submission(source), labs.get(NAME), device=device)
-    assert not seen.message, seen.message
-    return seen.metrics
+    return looked(labs.get(NAME), source, device)
 
 
 @pytest.mark.slow

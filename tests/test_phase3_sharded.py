@@ -6,13 +6,12 @@ import pytest
 import safetensors.torch
 import torch
 import variants
-from helpers import running, said, untimed
+from helpers import looked, running, said, untimed
 
 from grader import labs, machine
 from grader.grade import grade
 from grader.grading.forms import choose_form, lacking, no_marks
 from grader.labs.lab import Lab
-from grader.look import peek
 from grader.measure.blocks import Plan
 from grader.result import FAIL, Result
 from grader.sandbox.setting import Limits, of_rank
@@ -77,9 +76,7 @@ def graded(source: str, lab: Lab = LAB) -> Result:
 
 
 def counts(source: str, device: str = "cpu") -> Metrics:
-    seen = peek(Submission(source), labs.get(NAME), device=device)
-    assert seen is not None and not seen.message, seen
-    return seen.metrics
+    return looked(labs.get(NAME), source, device)
 
 
 @pytest.mark.slow

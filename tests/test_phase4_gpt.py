@@ -15,13 +15,12 @@ import pytest
 import torch
 import variants
 from benchmarks import measured, nanogpt_peer
-from helpers import assert_each_cause_is_gone, assert_rejected, assert_told_apart, first, said, traced_only
+from helpers import assert_each_cause_is_gone, assert_rejected, assert_told_apart, first, looked, said, traced_only
 
 from grader import labs, machine
 from grader.data import prepare, real, text, tokens
 from grader.errors import UserError
 from grader.grade import grade
-from grader.look import peek
 from grader.measure.blocks import Plan
 from grader.result import NOT_MEASURED, PASS, Result
 from grader.submission import Submission
@@ -215,18 +214,14 @@ def test_the_head_without_logits_has_the_same_loss_and_gradients(tmp_path):
 
 
 def test_what_is_left_is_counted_on_a_cpu():
-    starter, solution = (
-        peek(Submission(which(NAME)), LAB, device="cpu").metrics for which in (variants.starter, variants.solution)
-    )
+    starter, solution = (looked(LAB, which(NAME), "cpu") for which in (variants.starter, variants.solution))
     assert starter.score_matrices > 0 and solution.score_matrices == 0
     assert starter.aligned_share < 1 and solution.aligned_share == 1
 
 
 @gpu
 def test_the_causes_on_a_gpu():
-    starter, solution = (
-        peek(Submission(which(NAME)), LAB, device="cuda").metrics for which in (variants.starter, variants.solution)
-    )
+    starter, solution = (looked(LAB, which(NAME), "cuda") for which in (variants.starter, variants.solution))
     assert_each_cause_is_gone(LAB, starter, solution)
 
 

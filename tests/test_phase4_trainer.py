@@ -9,7 +9,7 @@ import pytest
 import torch
 import variants
 from benchmarks import measured, nanogpt_peer
-from helpers import assert_each_cause_is_gone, assert_rejected, assert_told_apart, running, said
+from helpers import assert_each_cause_is_gone, assert_rejected, assert_told_apart, looked, running, said
 
 from grader import labs, machine
 from grader.calibrate import honest_form
@@ -161,9 +161,7 @@ def test_it_can_be_compiled_and_profiled():
 @trainer
 @pytest.mark.slow
 def test_what_is_left_is_counted_on_a_cpu():
-    starter, solution = (
-        peek(Submission(which(NAME)), LAB, device="cpu").metrics for which in (variants.starter, variants.solution)
-    )
+    starter, solution = (looked(LAB, which(NAME), "cpu") for which in (variants.starter, variants.solution))
     assert starter.score_matrices > 0 and solution.score_matrices == 0
     assert starter.aligned_share < 1 and solution.aligned_share == 1
 
@@ -171,7 +169,5 @@ def test_what_is_left_is_counted_on_a_cpu():
 @gpu
 @trainer
 def test_the_causes_on_a_gpu():
-    starter, solution = (
-        peek(Submission(which(NAME)), LAB, device="cuda").metrics for which in (variants.starter, variants.solution)
-    )
+    starter, solution = (looked(LAB, which(NAME), "cuda") for which in (variants.starter, variants.solution))
     assert_each_cause_is_gone(LAB, starter, solution)
