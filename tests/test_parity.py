@@ -240,6 +240,7 @@ def test_ranks_must_hold_the_same_weights():
     assert not compared(MOVED, MOVED | {"bias": MOVED["bias"] * (1 + 1e-6)})["apart"]
     assert compared(MOVED, MOVED | {"bias": MOVED["bias"] * float("nan")})["apart"] == ["bias"]
     assert compared(MOVED, {"bias": MOVED["bias"]})["missing"] == ["matrix (rank 1)"]
+    assert compared(MOVED, MOVED | {"matrix": MOVED["matrix"][:1]})["missing"] == ["matrix (rank 1)"]  # a shard
 
 
 def test_losses_that_only_look_right():

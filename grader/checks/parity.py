@@ -59,7 +59,7 @@ HINT = (
 )
 WEIGHTS_HINT = (
     "Set job.weights to a function that returns all weights under the job's names and in the job's shapes, for "
-    "example without padding."
+    "example without padding. Of several ranks, each must return all of them."
 )
 FORWARD_HINT = (
     "The very first loss differs, before any weight was updated. Look at the forward pass, not the optimizer. The first step must "
