@@ -19,7 +19,6 @@ NAMES = {
     "steps_in_all": "steps of the whole run",
     "worst_window": "ten losses in a row differ at worst by",
     "window_tolerance": "ten losses in a row may differ by",
-    "windows_off_the_reference": "places where ten losses in a row differ from the reference solution's",
     "replayed": "beside the reference solution",
     "found": "found",
     "allowed": "allowed",
