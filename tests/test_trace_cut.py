@@ -11,6 +11,7 @@ from test_trace_flaws import waiting
 from test_trace_kinds import short
 
 from grader import trace
+from grader.trace.events import KERNEL
 
 JOBS = {
     "compute-bound": lambda: Job().steps(12, 20, 500),
@@ -90,6 +91,21 @@ def test_the_report_counts_what_is_left(tmp_path, capsys):
     assert cli.main(["diagnose", str(path)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "launch-bound" in said and "cut short" in said
+
+
+@pytest.mark.parametrize("target", ["copy.json", "copy.json.gz"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_copy_with_tracks_is_sound(packed, target, tmp_path):
+    from grader.trace import annotate
+
+    path = tmp_path / ("trace.json" + ".gz" * packed)
+    path.write_bytes(cut(written(JOBS["launch-bound"]()), 0.7, packed))
+    a = trace.analyse(trace.read(path))
+    annotate.annotate(path, tmp_path / target, a)
+    text = (tmp_path / target).read_bytes()
+    events = json.loads(gzip.decompress(text) if target.endswith("gz") else text)["traceEvents"]
+    assert sum(e.get("cat") == "kernel" for e in events) == (a.trace.category == KERNEL).sum()
+    assert "counted steps" in {e["args"]["name"] for e in events if e["name"] == "thread_name"}
 
 
 def test_a_short_file_is_cut_as_well():

@@ -9,12 +9,13 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 
-from grader.trace import document, intervals
+from grader.trace import document, intervals, pieces
 from grader.trace.analysis import Analysis
 from grader.trace.breakdown import Host, classified
 from grader.trace.catalogue import PARTS, STEP_PARTS
@@ -71,16 +72,15 @@ def annotate(source: Path, target: Path, a: Analysis, more: list[Track] | None =
 def _copy(
     read: IO[bytes] | gzip.GzipFile, write: IO[bytes] | gzip.GzipFile, a: Analysis, found: list[Track | Counter]
 ) -> None:
-    head = b""
+    blocks, head = _blocks(read, a.trace.breaks_off), b""
     while not (bracket := document.HEAD.search(head)) and len(head) <= document.LONGEST_HEAD:
-        block = read.read(BLOCK)
-        if not block:
+        if not (block := next(blocks, b"")):
             break
         head += block
     at = bracket.end() if bracket else len(head) - len(head.lstrip()) + 1
     if not bracket and head.lstrip()[:1] != b"[":
         raise TraceError("there is no list of events in the trace to add tracks to")
-    while not (rest := head[at:].lstrip()) and (block := read.read(BLOCK)):
+    while not (rest := head[at:].lstrip()) and (block := next(blocks, b"")):
         head += block
     write.write(head[:at])
     separator = b"\n"
@@ -88,9 +88,25 @@ def _copy(
         write.write(separator + text)
         separator = b",\n"
     write.write(b"\n" if rest[:1] in (b"]", b"") else b",\n")
-    write.write(head[at:])
-    while block := read.read(BLOCK):
-        write.write(block)
+    rests = chain([head[at:]], blocks)
+    if not a.trace.breaks_off:
+        write.writelines(rests)
+        return
+    separator = b""  # between what is whole
+    for chunk in pieces.whole_events(rests):
+        if chunk.closed:
+            write.write(separator + chunk.text())
+            separator = b",\n"
+    write.write(b"]}" if head.lstrip()[:1] == b"{" else b"]")
+
+
+def _blocks(read: IO[bytes] | gzip.GzipFile, breaks_off: bool) -> Iterator[bytes]:
+    try:
+        while block := read.read1(BLOCK):  # type: ignore[union-attr]
+            yield block
+    except EOFError:
+        if not breaks_off:
+            raise
 
 
 def _events(a: Analysis, found: list[Track | Counter]) -> Iterator[bytes]:
