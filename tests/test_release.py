@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -59,6 +60,27 @@ def test_no_shared_words_tell_the_gain_before_it_is_predicted():
         }
         words = " ".join(made(lab) for made in lab_page.CELLS.values()).split()
         assert not targets & {word.strip(".,;()") for word in words}, name
+
+
+@pytest.mark.parametrize("name", labs.loops())
+def test_no_sentence_of_the_shared_words_is_long(name):
+    for made in lab_page.CELLS.values():
+        blocks = re.sub(r"</?[a-z]+>|\]\([^)]*\)|[*`\[]", "", made(labs.get(name))).splitlines()
+        prose = " ".join("." if not line or line.startswith(("|", "- ", "#")) else line for line in blocks)
+        for sentence in re.split(r"(?<=[.?!]) ", prose):
+            assert len(sentence.split()) <= 25, sentence
+
+
+def test_a_healthy_loop_s_page_asks_for_no_change():
+    for name in labs.loops():
+        words = " ".join(lab_page.CELLS["fix"](labs.get(name)).split())
+        assert "If you see something to improve, change that one thing" in words, name
+
+
+def test_a_page_says_when_a_smaller_form_is_graded():
+    for name in labs.loops():
+        text = lab_page.CELLS["sizes"](labs.get(name))
+        assert ("small form |" in text) == ("too little free memory" in text), name
 
 
 def test_release_repairs(released):

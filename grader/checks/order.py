@@ -25,8 +25,8 @@ class Timed(NamedTuple):
 def rule(check: Order) -> str:
     """What counts, as the lab's page and the report say it."""
     return (
-        f"A change counts if it makes the loop at least {check.pays - 1:.0%} faster where it stands, and no later one of the three would "
-        f"have gained over {check.as_good - 1:.0%} more there."
+        f"A change counts if it makes the loop at least {check.pays - 1:.0%} faster where it stands. And none of the later "
+        f"changes may gain over {check.as_good - 1:.0%} more in its place."
     )
 
 

@@ -11,13 +11,13 @@ from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 
 # The rule, as the labs' pages and the report say it.
 RULE = (
-    "The gain that you predict is right if it lies within a factor of {factor:g} of the reference solution's gain, measured on the "
-    "machine that grades. Once your own loop earns all throughput points, a prediction within the same factor of your loop's gain is right, too."
+    "The gain that you predict is right if it lies within a factor of {factor:g} of the reference solution's gain. We measure that "
+    "gain on the machine that grades. Once your own loop earns all throughput points, a prediction within the same factor of your loop's gain is right, too."
 )
 # Where both kinds of device are graded.
 MADE_FOR = (
-    'You predict a gain for a GPU unless you add `device="cpu"`. A gain for a GPU is judged only in a grade on a GPU, and a gain for a CPU '
-    "only in a grade on a CPU."
+    'You predict a gain for a GPU unless you add `device="cpu"`. A grade on a GPU judges only a gain for a GPU, and a '
+    "grade on a CPU only one for a CPU."
 )
 DEVICES = {"cuda": "a GPU", "cpu": "a CPU"}
 MISSED = "A first prediction is rarely right. Write in your explanation what it missed."

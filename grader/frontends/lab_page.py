@@ -52,14 +52,16 @@ COUNTED = """\
 *Arithmetic* counts all matmuls with weights, forward and backward, at 6 FLOP for each weight and token. Attention's two matmuls have
 no weights, so they have their own row. That row counts all scores, though a causal mask needs only half of them."""
 
+SMALLER = "If your GPU has too little free memory for the first column, you get the largest form that fits."
+
 SOLVED_IN_BF16 = """\
 Most of the course's solutions use bf16. To run such a solution by hand, write `torch.float16` for `torch.bfloat16`, and add the scaler."""
 
 FIX = """\
 ## 3. Fix
 
-Go back up to *The loop*. Change one thing there and run its cell. Then run the cells under *Look* again. Repeat until
-you see nothing more to take away. Then run `lab.check()`{goal}"""
+Go back up to *The loop*. If you see something to improve, change that one thing and run its cell. Then run the cells under *Look*
+again. When you see nothing more to improve, run `lab.check()`{goal}"""
 
 
 def refresh(solutions: Path) -> list[Path]:
@@ -98,6 +100,7 @@ def _sizes(lab: AnyLab) -> str:
         older = says_bf16(lab)
         parts += [
             COUNTED if "attention's scores" in parts[0] else "",
+            SMALLER if any(form.measured for form in lab.smaller) else "",
             _without_gpu(lab),
             _peaks() if "cuda" in lab.forms else "",
             _folded("On a GPU before Ampere, such as Colab's T4", f"{older} {SOLVED_IN_BF16}") if older else "",
@@ -179,7 +182,7 @@ def _prediction(lab: AnyLab) -> str:
             *causes,
             "",
             "A loop can have several troubles. Name the one that takes most of a step. Where two take about as much, either is right. "
-            "A matmul that is slow for its size or its number format counts as calculating.",
+            "A matmul that is slow because of its size or number format counts as calculating.",
             "",
             judged,
             "",

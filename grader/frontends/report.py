@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIGNS = {PASS: ("✓", GREEN, "32"), FAIL: ("✗", VERMILION, "31"), INCONCLUSIVE: ("?", ORANGE, "33")}
-PARTLY = ("◐", ORANGE, "33")  # how FAIL is shown where some of the points were earned
+PARTLY = ("◐", ORANGE, "33")  # how a check is shown that earned some of its points and not all
 NO_SIGN = ("–", GREY, "90")
 FORMS = {"cuda": "GPU form", "cpu": "CPU form", "traces": "recorded traces"}
 
 # how a report's last lines say what is known of the machine, and of the software
-MACHINE = {"gpu": "{}", "gpu_memory_gb": "{} GB", "driver": "driver {}", "cpu": "{}", "cores": "cores: {}", "core_list": "numbers {}", "cores_are": "which are {}", "os": "{}"}  # fmt: skip
+MACHINE = {"gpu": "{}", "gpu_memory_gb": "{} GB", "driver": "driver {}", "cpu": "{}", "cores": "{}", "os": "{}"}  # fmt: skip
 MOST_FACTS = 40  # without words of their own
 VERSIONS = {"python": "Python {}", "torch": "torch {}"}
 
@@ -114,7 +114,7 @@ def _unjudged(result: Result) -> float:
 def _foot(result: Result) -> list[str]:
     form = " ".join(filter(None, (clean(result.size), FORMS.get(result.form) or clean(result.form))))
     facts = [
-        ("", clean(", ".join(_facts(result.machine, MACHINE)))),
+        ("", clean(", ".join(_facts(_with_cores(result.machine), MACHINE)))),
         ("", clean(", ".join(_facts(result.versions, VERSIONS)))),
         ("lab:", f"{clean(result.lab)}, {form}"),
         ("date:", clean(result.date)),
@@ -132,9 +132,18 @@ def _facts(facts: dict[str, Any], words: dict[str, str]) -> list[str]:
     return [words.get(name, f"{key_words(name)} {{}}").replace("{}", value) for name, value in known]
 
 
+def _with_cores(machine: dict[str, Any]) -> dict[str, Any]:
+    """The same facts, with how many cores there are, which and why in one phrase: "2 cores (0-1, some of 8)"."""
+    count, listed, why = (machine.get(name) or "" for name in ("cores", "core_list", "cores_are"))
+    which = ", ".join(inline(each) for each in (listed, "all that it may use" if why == "all" else why) if each)
+    counted = "1 core" if count == 1 else f"{inline(count)} cores" if count else ""
+    others = {name: value for name, value in machine.items() if name not in ("core_list", "cores_are")}
+    return others | {"cores": f"{counted} ({which})" if counted and which else counted or which}
+
+
 def _status(check: CheckResult) -> tuple[str, str, str, str]:
     """Status word, sign, colour, terminal colour."""
-    if check.status == FAIL and check.points > 0:
+    if check.status in (PASS, FAIL) and 0 < check.points < check.max_points:
         return ("PARTLY", *PARTLY)
     return (clean(check.status), *SIGNS.get(check.status, NO_SIGN))
 

@@ -92,7 +92,7 @@ def _form_rows(form: AnyForm) -> Rows:
         rows["memory budget"] = _memory(form.budget)
     if form.prepare_s:
         rows["time for `prepare`"] = (
-            f"at most {form.prepare_s:g} s. We spread what it takes over {form.prepared_for:,} steps"
+            f"at most {form.prepare_s:g} s. Its time is spread over {form.prepared_for:,} steps"
         )
     rows["PyTorch's threads"] = f"{form.threads}" if form.threads else "the default number"
     return rows
