@@ -150,6 +150,18 @@ def test_however_a_job_ends_its_status_is_kept(tmp_path, body, status):
     assert process["steps"] == 80 + ("kill" in body)
 
 
+def test_what_a_job_is_killed_in_the_middle_of_is_told_as_of_then(tmp_path):
+    """Its steps take 1.9 s by its own clock, and it is killed within the first timed ones."""
+    body = """
+        for _ in range(15):
+            step(); clock[0] += 1.9
+        os.kill(os.getpid(), 9)
+    """
+    process, seen = watched(tmp_path, CLOCK, MODEL, body, options={"at_step": 6})
+    assert (seen.status, process["looks"]) == (137, [])
+    assert process["steps"] >= 15 - 10 / 1.9
+
+
 @pytest.mark.parametrize(
     ("body", "flags", "status", "said"),
     [

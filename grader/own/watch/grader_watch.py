@@ -300,8 +300,8 @@ class Watch:
         """What is known so far, into a file of this process's own."""
         self.told_at = time.perf_counter()
         silent_s = min(TOLD_SELDOM_S, max(TOLD_EVERY_S, (self.told_at - self.began) / 15))
-        # timed steps are not held up
-        self.tell_at = self.told_at + (silent_s if self.plan is None else 6 * TOLD_SELDOM_S)
+        # timed steps are seldom held up
+        self.tell_at = self.told_at + (silent_s if self.plan is None else TOLD_SELDOM_S)
         if self.looks:  # until then the GPU would be waited for
             self.losses.read()
         told = _told(self)
