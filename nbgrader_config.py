@@ -19,6 +19,7 @@ from nbgrader.preprocessors import (
     ClearMarkScheme,
     ClearOutput,
     ComputeChecksums,
+    GetGrades,
     LimitOutput,
     LockCells,
     OverwriteCells,
@@ -29,6 +30,7 @@ from nbgrader.preprocessors import (
 from grader.frontends.gradebook import SaveGrades
 from grader.frontends.nbgrader import (
     MeasuredGrade,
+    ReadablePage,
     ReleaseLab,
     RestoreMetadata,
     SubmittedNotebook,
@@ -80,6 +82,9 @@ c.Autograde.autograde_preprocessors = [
 
 # Formgrader's pages and the feedback: what a student wrote is shown, never run.
 c.HTMLExporter.filters = {"markdown2html": markdown_to_html, "highlight_code": code_to_html}
+c.HTMLExporter.preprocessors = [ReadablePage]  # in place of the one that comes after it
+c.CSSHTMLHeaderPreprocessor.enabled, c.ReadablePage.enabled = False, True
+c.GenerateFeedback.preprocessors = [GetGrades, ReadablePage]
 c.HTMLExporter.exclude_raw = True  # these are shown as the HTML that they hold, past the filters; no lab has one
 
 # The Validate button in JupyterLab does run the notebook, in the learner's own kernel; a grade takes a few minutes there.

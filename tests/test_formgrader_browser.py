@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import readable
 from nbgrader.api import Gradebook
 from test_browser import TOKEN, browser, jupyter, pytestmark  # noqa: F401  (fixtures)
 from test_explanations import (
@@ -13,6 +14,7 @@ from test_explanations import (
     in_a_new_cell,
     in_its_cell,
     in_place_of_the_cell,
+    nbgrader,
     over_a_locked_cell,
 )
 
@@ -58,6 +60,7 @@ def test_who_marks_sees_what_needs_a_person(monkeypatch, request, browser, tmp_p
         assert browser.execute_script(LOOKS) == ["14px", "list-item"], (
             "numbers of a table stand apart, and one sees what opens"
         )
+    poor = readable.poor(browser, "body")
     browser.execute_script(GIVE_7)
 
     def marked(_) -> bool:
@@ -67,3 +70,9 @@ def test_who_marks_sees_what_needs_a_person(monkeypatch, request, browser, tmp_p
 
     WebDriverWait(browser, 600).until(marked)
     browser.save_screenshot(str(tmp_path / "submission.png"))
+    nbgrader(root, "generate_feedback", NAME, "--force")
+    for student in (in_a_new_cell, as_it_was):
+        browser.get(f"file://{root}/feedback/{student.__name__}/{NAME}/{NAME}.html")
+        poor |= readable.poor(browser, "body")
+    browser.save_screenshot(str(tmp_path / "feedback.png"))
+    assert poor == {}

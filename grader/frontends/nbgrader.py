@@ -23,6 +23,7 @@ from jinja2 import pass_context
 from nbconvert.exporters import NotebookExporter
 from nbconvert.filters.highlight import Highlight2HTML
 from nbconvert.filters.markdown_mistune import InvalidNotebook, IPythonRenderer, MarkdownWithMath
+from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
 from nbformat.notebooknode import NotebookNode, from_dict
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output, new_raw_cell
 from nbgrader.api import Gradebook, Notebook, SourceCell
@@ -31,7 +32,7 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.preprocessors import ClearSolutions, NbGraderPreprocessor
 from nbgrader.utils import is_grade, is_solution
 from sqlalchemy.exc import SAWarning
-from traitlets import Bool, Enum, Unicode
+from traitlets import Bool, Enum, Unicode, default
 
 from grader import labs, paths
 from grader.classroom.cells import grade_id, places, text_of, written
@@ -167,6 +168,27 @@ def _kept(tag: str, name: str, value: str) -> bool:
     if (tag, name) in (("a", "href"), ("img", "src")):
         return bool((_LINK if tag == "a" else _IMAGE).match(value))
     return name == "title" or (tag == "img" and name in ("alt", "width", "height"))
+
+
+class ReadablePage(CSSHTMLHeaderPreprocessor):
+    """Colours of Formgrader's pages and the feedback with enough contrast: nbgrader's links and Pygments' comments have less than
+    4.5."""
+
+    links = (
+        "body a, .navbar-default .navbar-nav > li > a { color: #23527c } "
+        ".navbar-default a, .breadcrumb a, .name-hidden, .name-shown { color: #23527c !important } "
+        ".panel-primary > .panel-heading a { color: #fff !important; text-decoration: underline } "
+        ".scoring-buttons button.btn-success { background-color: #2a6a2a !important }"
+    )
+
+    @default("style")
+    def _style(self) -> str:
+        return "a11y-high-contrast-light"
+
+    def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
+        nb, resources = super().preprocess(nb, resources)
+        resources["inlining"]["css"].append(self.links)
+        return nb, resources
 
 
 class SubmittedNotebook(NotebookExporter):
