@@ -162,6 +162,22 @@ def test_what_a_job_is_killed_in_the_middle_of_is_told_as_of_then(tmp_path):
     assert process["steps"] >= 15 - 10 / 1.9
 
 
+def test_what_a_stopped_job_did_while_it_was_looked_at_is_told(tmp_path):
+    at_look = []
+
+    def looked(seen):
+        (process,) = seen.processes
+        at_look.append(process["steps"])
+        path = tmp_path / "watch" / f"process-{process['pid']}.json"
+        while json.loads(path.read_text())["steps"] <= at_look[0]:
+            time.sleep(0.05)
+        return True
+
+    process, seen = watched(tmp_path, MODEL, STEPS, arguments=["100000000"], looked=looked)
+    assert seen.status == 0
+    assert process["steps"] > at_look[0]
+
+
 @pytest.mark.parametrize(
     ("body", "flags", "status", "said"),
     [

@@ -156,6 +156,7 @@ def _watch(
         if enough and running:
             stopped, running = True, False
             stop(process, folder)
+            gather(folder, seen)  # it went on while it was looked at
         if not (warned or seen.processes) and passed > NO_STEP_S:
             warned = True
             say(f"no step was seen in {NO_STEP_S / 60:.0f} minutes. --step MODULE:FUNCTION names what ends one.")
