@@ -112,7 +112,7 @@ def _measure_kind(
         findings.advice = advice(error)
         if is_machines(error, findings.submission_there):
             findings.disturbed = f"a loop of this course's own could not run here. {error.message}"
-        elif error.kind in ("room", "small_shared"):
+        elif error.kind in ("room", "small_shared", "crowded"):
             findings.disturbed = error.message
         elif error.kind == "out_of_memory" and (taken := gate.memory_was_taken(findings.free_bytes, findings.ranks)):
             findings.disturbed = taken

@@ -130,6 +130,17 @@ def test_time_in_which_the_grader_waits_for_a_processor_is_lost_too():
     assert share > 0.5
 
 
+@pytest.mark.parametrize(("body", "blamed"), [("while True: pass", False), ("time.sleep(1000)", True)])
+def test_a_loop_that_others_held_up_is_not_blamed_for_being_late(body, blamed):
+    """It had 0 points for compiling in more than 180 s, with a tenth of a core. One that sleeps is late by itself."""
+    source = f"import time, torch\ndef train(job):\n    {body}\n    yield torch.ones(())\n"
+    with busy():
+        result = grade(Submission(source), LAB, device="cpu", plan=PLAN, limits=replace(LIMITS, first_step=10))
+    said = result.fatal if blamed else result.disturbed
+    assert "gave no loss within 10 s" in said
+    assert ("But other programs kept it from a processor for" in said) != blamed
+
+
 @pytest.mark.slow
 def test_a_comparison_says_what_others_took(tmp_path):
     """Two loops that are the same seemed to be unequally fast, and nothing told that the machine was not free."""

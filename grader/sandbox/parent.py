@@ -37,6 +37,9 @@ _PASSED_ON = ("workload", "options", "device", "threads", "ranks", "budget", "ex
 COMPILED = {"graphs", "graph_breaks", "recompiles"}  # what a child counts of torch.compile
 
 
+CROWDED = 0.5  # of the time that a request may take: who was held up for longer could have been done
+
+
 class Child:
     """A confined process that holds one submission. Use as a context manager: leaving it kills the whole process tree.
 
@@ -216,6 +219,9 @@ class Child:
             if error.kind == "timeout" and left_s < limit_s:
                 minutes = f"{self.setting.limits.whole / 60:.3g} minutes"
                 error.message = f"The submission did not finish its part of the grade, which may take {minutes} in all."
+            if error.kind == "timeout" and (held_up := self.processes.held_up(time.monotonic() - began)) > CROWDED:
+                error.kind = "crowded"
+                error.message += f" But other programs kept it from a processor for {held_up:.0%} of that time."
             error.trusted, error.asked = self.setting.trusted, method
             if self.drive and self.drive.disturbed():  # what the loop says of it is not its fault
                 self.freezer.check_drive(False)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 
+from grader import machine
 from grader.cores import ran_and_waited_s, waited_s
 
 _OF_A_PROCESS = 2  # the clock of its processor time, beside its id: clock_getcpuclockid(3)
@@ -43,6 +44,7 @@ class Processes:
 
     def __init__(self, warden: int) -> None:
         self.warden = warden
+        self._worked_s, _ = machine.processor_time()
 
     def tree(self) -> list[psutil.Process]:
         try:
@@ -85,6 +87,14 @@ class Processes:
         with contextlib.suppress(psutil.Error):
             total += sum(psutil.Process(self.warden).cpu_times()[2:4])  # of those that had lost their parent
         return total
+
+    def held_up(self, seconds: float) -> float:
+        """The share of the last so many seconds that other programs kept a thread of these from a processor, at most: all that it
+        ever waited counts, but no more than their share of the processors' work since these processes began."""
+        most = max(self.waited().values(), default=0.0)
+        done = machine.processor_time()[0] - self._worked_s
+        others = max(0.0, done - self.cpu_seconds()) / max(done, 1e-9)
+        return min(most / max(seconds, 1e-9), others)
 
     def main_seconds(self) -> float:
         """Processor time that the loop's main process has used so far, in all its threads; 0 where it has ended."""
