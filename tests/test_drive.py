@@ -49,6 +49,16 @@ def test_every_read_waits_and_reads_at_once_wait_together(served):
     assert time.monotonic() - began < 12 * WAIT
 
 
+def test_waits_that_go_round(tmp_path):
+    """Only the drive knows how long each request of a name takes."""
+    name = str(tmp_path / drive_client.NAME)
+    with drive.Drive(name, "", 0.0, waits={"log": [0.0, WAIT], "load": [0.0]}):
+        began = time.monotonic()
+        assert [drive_client.ask(name, b"log\n") for _ in range(6)] == [bytes(4)] * 6
+        assert time.monotonic() - began >= 3 * WAIT
+        assert [drive_client.ask(name, b"load\n"), drive_client.ask(name, b"other\n")] == [bytes(4), b""]
+
+
 @pytest.mark.parametrize(
     "path",
     [

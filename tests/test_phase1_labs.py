@@ -620,13 +620,18 @@ def test_stopwatch_kinds_of_numbers(kind):
     assert passed(check), check.reason
 
 
-def test_stopwatch_knows_no_waits():
-    """Nothing that a job shows of itself says how long it takes."""
-    options = stopwatch.drawn(STOPWATCH.timings[3], 1)
-    job = stopwatch_workload.make_job(1, torch.device("cpu"), **options)
-    waits = {options["log_s"], options["pause_s"], options["pause_every"]}
-    shown = [vars(part).items() for part in (job.loader, job.step)]
-    assert not [name for values in shown for name, value in values if name[0] != "_" and value in waits]
+@pytest.mark.parametrize("timing", STOPWATCH.timings[:4], ids=lambda timing: timing.name)
+def test_stopwatch_knows_no_waits(timing):
+    """Nothing that the process of a benchmark has of its job says how long that takes, and so nothing there can calculate its rate."""
+    sizes = stopwatch.drawn(timing, 1)
+    options, waits = stopwatch.served(sizes)
+    secret = {size for name, size in sizes.items() if name in ("load_s", "log_s", "pause_s", "pause_every")}
+    assert secret and not secret & set(options.values())
+    every, pause_s = sizes.get("pause_every", 1), sizes.get("pause_s", 0)
+    assert sum(waits["log"]) == pytest.approx(every * sizes["log_s"] + pause_s) and len(waits["log"]) == every
+    assert waits.get("load", [None]) == [sizes.get("load_s")]
+    job = stopwatch_workload.make_job(1, torch.device("cpu"), **options)  # takes them all
+    assert len(job.loader) == sizes["batches"]
 
 
 TOO_FEW = "with job.step, but an epoch has"

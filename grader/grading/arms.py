@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ class Setup:
     readable: list[Path]
     allow_unconfined: bool = False
     counted: bool = False  # see `Child`
+    waits: dict[str, list[float]] = field(default_factory=dict)  # that no child knows: see `Drive`
 
     @property
     def untimed(self) -> Setup:
@@ -96,7 +97,7 @@ def open_arm(
     workspace = kept or Workspace(source)
     try:
         with (
-            _drive(workspace, options) as drive,
+            _drive(workspace, options, setup.waits) as drive,
             Child(workspace, setting, drive) as child,
         ):
             yield Arm(
@@ -115,13 +116,15 @@ def environment_of(form: AnyForm) -> dict[str, str]:
     return form.environment | ({"OMP_NUM_THREADS": str(form.threads)} if form.threads else {})
 
 
-def _drive(workspace: Workspace, options: dict[str, Any]) -> contextlib.AbstractContextManager[Drive | None]:
-    """The slow drive that the lab's files lie on, or its checkpoints go to, where it has one."""
+def _drive(
+    workspace: Workspace, options: dict[str, Any], waits: dict[str, list[float]]
+) -> contextlib.AbstractContextManager[Drive | None]:
+    """The slow drive that the lab's files lie on, its checkpoints go to, or its steps wait for, where it has one."""
     read_s, write_bps = options.get("read_s"), options.get("write_bps", 0.0)
-    if not read_s and not write_bps:
+    if not read_s and not write_bps and not waits:
         return contextlib.nullcontext()
     folder = options["folder"] if read_s else ""
-    return Drive(workspace.folder / NAME, folder, read_s or 0.0, False, workspace.uid, write_bps)
+    return Drive(workspace.folder / NAME, folder, read_s or 0.0, False, workspace.uid, write_bps, waits)
 
 
 def start_training(arm: Arm, seed: int, keep_initial: bool) -> None:

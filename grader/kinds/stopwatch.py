@@ -21,6 +21,7 @@ from grader.result import INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, sco
 from grader.sandbox.parent import turn
 from grader.sandbox.setting import Limits
 from grader.submission import Submission
+from grader.workloads.drive import LOAD, LOG
 
 # ---------------------------------------------------------------- the declaration
 
@@ -32,7 +33,8 @@ class Timing:
     name: str
     title: str
     points: float
-    sizes: dict[str, Any]  # the workload's options; pairs are drawn between the two for each grade
+    # the workload's options, and how long its steps wait, see `served`; pairs are drawn between the two for each grade
+    sizes: dict[str, Any]
     tells: str  # what a wrong figure for this job comes from
     hints: Hints
     form: str = ""  # "cuda" where only a GPU shows it
@@ -122,7 +124,8 @@ def figures(
     """Time one job for so many seconds, let the benchmark time it, and time it again. Raises ChildError."""
     assert findings.seed is not None
     options = drawn(timing, findings.seed)
-    setup = Setup(findings.form, findings.form_name, options, [], findings.allow_unconfined)
+    known, waits = served(options)
+    setup = Setup(findings.form, findings.form_name, known, [], findings.allow_unconfined, waits=waits)
     with (
         open_arm(SOURCE, setup, trusted=True) as grader_arm,
         open_arm(submission.source, setup, limits) as submission_arm,
@@ -143,8 +146,23 @@ def figures(
     return Figures(said, (before, after))
 
 
+WAITS = ("load_s", "log_s", "pause_every", "pause_s")
+
+
+def served(sizes: dict[str, Any]) -> tuple[dict[str, Any], dict[str, list[float]]]:
+    """The workload's options, and the seconds that its steps wait, which another process knows: a benchmark that could read them
+    would have nothing to measure. Loading a batch takes `load_s`, a log `log_s`, and each `pause_every` steps `pause_s` more."""
+    options = {name: size for name, size in sizes.items() if name not in WAITS}
+    load_s, log_s, every, pause_s = (sizes.get(name, 0) for name in WAITS)
+    waits = {LOAD: [load_s]} if load_s else {}
+    if log_s:
+        waits[LOG] = [log_s] * max(1, every)
+        waits[LOG][-1] += pause_s
+    return options | {"loads": LOAD in waits, "logged": LOG in waits}, waits
+
+
 def drawn(timing: Timing, seed: int | None) -> dict[str, Any]:
-    """The workload's options for a grade. No `last` of its own: all batches are full."""
+    """A job's sizes for a grade. No `last` of its own: all batches are full."""
     chance = random.Random(f"{timing.name} {seed}")
     options = drawn_sizes(chance, timing.sizes)
     if options["last"] is None:

@@ -13,7 +13,9 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from grader.sandbox import drive_server
@@ -46,7 +48,7 @@ class Drive:
 
     write_bps: bytes a second that can be written to it; 0 for none, and then it takes none. folder: "" for no files. opened: this
     process and those that it starts are served; else nobody is, until `open`. user: the only one that may connect, who gets the
-    socket; 0: this process's own."""
+    socket; 0: this process's own. waits: by name, the seconds that one request after another of that name takes, over and over."""
 
     # a request is a path that begins with `folder` and a newline, the answer the length in four bytes and the content; the
     # connection ends where there is no such file
@@ -59,6 +61,7 @@ class Drive:
         opened: bool = True,
         user: int = 0,
         write_bps: float = 0.0,
+        waits: Mapping[str, Sequence[float]] = MappingProxyType({}),
     ):
         self._channel, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.settimeout(ANSWERS_S)
@@ -79,7 +82,7 @@ class Drive:
             )
         self.pid = self._process.pid
         self._stopped, self._counts = False, Counts(0, 0, 0, 0)
-        self._say(folder=str(folder), read_s=read_s, user=user, write_bps=write_bps)
+        self._say(folder=str(folder), read_s=read_s, user=user, write_bps=write_bps, waits=dict(waits))
         if opened:
             self.open(os.getpid(), os.getpid())
 

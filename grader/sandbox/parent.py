@@ -123,6 +123,7 @@ class Child:
 
     def number(self, entry: str, seed: int, limit_s: float) -> float:
         """The positive number that the submission's function `entry` returns for the job of `seed`."""
+        self._open_drive()
         value = self._ask(limit_s, "number", entry=entry, seed=seed)
         if not isinstance(value, float) or not 0 < value <= MAX_LOSS:
             raise ChildError("The grading process sent a number of the wrong form.", kind="wire")

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 NAME = "drive"  # of the socket in a child's home
+LOAD, LOG = "load", "log"  # requests that only wait: the other side alone knows how long
 
 _mine = threading.local()  # one connection a thread; a forked process makes its own
 

@@ -4,25 +4,31 @@ known length, for storage or for a log, so that a busy machine blurs the compari
 from __future__ import annotations
 
 import gc
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from grader.workloads.drive import LOAD, LOG, NAME, ask
 from grader.workloads.job import Batches, Job
 
 CLASSES = 10
 
 
+def _wait(for_what: str) -> None:
+    if len(ask(str(Path.home() / NAME), f"{for_what}\n".encode())) < 4:
+        raise ConnectionError(f"nobody serves {for_what!r}")
+
+
 class Loader:
     """An epoch when it is iterated: (inputs, labels) on the device, `batch_size` samples each, `last` in the last one.
-    Each batch takes `load_s` seconds to come."""
+    loads: each batch takes its time to come."""
 
-    def __init__(self, device: torch.device, batches: int, batch_size: int, last: int, width: int, load_s: float):
-        self.batch_size, self._load_s = batch_size, load_s
+    def __init__(self, device: torch.device, batches: int, batch_size: int, last: int, width: int, loads: bool):
+        self.batch_size, self._loads = batch_size, loads
         self._samples = (batches - 1) * batch_size + last
         self._inputs = torch.randn(self._samples, width, device=device)
         self._labels = torch.randint(CLASSES, (self._samples,), device=device)
@@ -32,19 +38,18 @@ class Loader:
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         for batch in zip(self._inputs.split(self.batch_size), self._labels.split(self.batch_size), strict=True):
-            if self._load_s:
-                time.sleep(self._load_s)
+            if self._loads:
+                _wait(LOAD)
             yield batch
 
 
 class Step:
-    """One step of training. What tells how long it takes is private: a benchmark has to measure it.
+    """One step of training. How long it takes nothing here knows: a benchmark has to measure it.
 
-    logged: the loss is read in each step, and writing it takes `log_s` seconds. Each `pause_every` steps a checkpoint takes `pause_s`."""
+    read: the loss is, in each step. logged: writing it takes its time, and longer now and then, for a checkpoint."""
 
-    def __init__(self, model: nn.Module, logged: bool, log_s: float, pause_every: int, pause_s: float):
-        self.model, self._logged = model, logged
-        self._log_s, self._pause_every, self._pause_s = log_s, pause_every, pause_s
+    def __init__(self, model: nn.Module, read: bool, logged: bool):
+        self.model, self._read, self._logged = model, read, logged
         self.optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
         self._steps = 0
 
@@ -63,11 +68,10 @@ class Step:
             # what compiling leaves behind is collected now: a pause in the middle is another job's matter
             gc.collect()
             gc.freeze()
-        if self._logged:
+        if self._read:
             loss.item()
-            time.sleep(self._log_s)
-        if self._pause_every and self._steps % self._pause_every == 0:
-            time.sleep(self._pause_s)
+        if self._logged:
+            _wait(LOG)
         return loss.detach()
 
 
@@ -88,22 +92,20 @@ def make_job(
     last: int,
     width: int = 32,
     depth: int = 1,
-    load_s: float = 0.0,
-    logged: bool = True,
-    log_s: float = 0.0,
-    pause_every: int = 0,
-    pause_s: float = 0.0,
+    loads: bool = False,
+    read: bool = True,
+    logged: bool = False,
     compiled: bool = False,
 ) -> Timed:
     torch.manual_seed(seed)
     layers = [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.ReLU())]
     model = nn.Sequential(*layers, nn.Linear(width, CLASSES)).to(device)
-    loader = Loader(device, batches, batch_size, last, width, load_s)
+    loader = Loader(device, batches, batch_size, last, width, loads)
     if not compiled:  # what a process does for the first time is another job's matter
-        warm_up = Step(model, True, 0.0, 0, 0.0)
+        warm_up = Step(model, True, False)
         for inputs, labels in zip(loader._inputs.split(batch_size), loader._labels.split(batch_size), strict=True):
             warm_up(inputs, labels)
     trained = torch.compile(model, backend="aot_eager") if compiled else model
     assert isinstance(trained, nn.Module)
-    step = Step(trained, logged, log_s, pause_every, pause_s)
+    step = Step(trained, read, logged)
     return Timed(model, [], Batches(1, 1, seed), 0.0, device, loader=loader, step=step)

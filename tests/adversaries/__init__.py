@@ -6,7 +6,7 @@ A file's docstring says what it tries. It declares
     LABS      the labs it fits; 2a_workers and 3a_precision where it says nothing
     DEVICES   "cuda", "cpu" or both (where it says nothing)
     CONTROL   the honest work that it must not beat: "starter" (where it says nothing), "solution", "half fix", "threads",
-             "copies", "connection kept" or "all at once"
+             "copies", "connection kept", "all at once" or "one epoch"
 
 and defines `source(lab)`, the text of the submission, or for nbgrader `tamper(notebook)`, which edits a student's
 notebook. One that only defines PARKS, see `parked`, declares nothing else. `python -m tests.adversaries` grades them all and compares."""
@@ -30,6 +30,7 @@ __all__ = [
     "CATEGORIES",
     "DRIVES",
     "LINKS",
+    "ONE_EPOCH",
     "OTHERS",
     "Adversary",
     "ahead",
@@ -44,6 +45,7 @@ __all__ = [
     "every_step",
     "in_threads",
     "once",
+    "one_epoch",
     "parked",
     "read_by",
     "solution",
@@ -114,6 +116,29 @@ def all_at_once(lab: str) -> str:
     return variants.wrongs(lab)["all samples at once"][0]
 
 
+# 1a's benchmark without three of its lies: it runs too short for what happens now and then
+ONE_EPOCH = """
+import time
+
+
+def benchmark(job):
+    steps, samples = 0, 0
+    for inputs, labels in job.loader:
+        job.step(inputs, labels)
+    start = time.perf_counter()
+    for inputs, labels in job.loader:
+        job.step(inputs, labels)
+        steps, samples = steps + 1, samples + len(labels)
+    seconds = time.perf_counter() - start
+    return samples / seconds
+"""
+
+
+def one_epoch(lab: str) -> str:
+    """1a's benchmark, honest and too short."""
+    return ONE_EPOCH
+
+
 CONTROLS: dict[str, Callable[[str], str]] = {
     "starter": starter,
     "half fix": variants.half_fix,
@@ -122,6 +147,7 @@ CONTROLS: dict[str, Callable[[str], str]] = {
     "copies": copies,
     "connection kept": connection_kept,
     "all at once": all_at_once,
+    "one epoch": one_epoch,
 }
 
 

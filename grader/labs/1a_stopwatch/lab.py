@@ -86,7 +86,7 @@ LAB = StopwatchLab(
                 "last": None,
                 "width": 4096,
                 "depth": 4,
-                "logged": False,
+                "read": False,
             },
             tells="its steps return as soon as their kernels are launched, and the GPU goes on working",
             hints=(
