@@ -18,7 +18,7 @@ from grader.classroom.marks import Mark
 from grader.classroom.store import Store
 from grader.classroom.submissions import HandedIn, Job, read_class
 from grader.errors import UserError
-from grader.frontends import cli
+from grader.frontends import classroom, cli
 from grader.grade import grade
 from grader.sandbox.setting import QUICK_LIMITS, Limits
 from grader.submission import Submission
@@ -47,6 +47,17 @@ def test_one_maximum_a_lab_and_machine():
         assert LAB.measurable(form) == most
     nothing = summary.rows(everyone[:1], {("ann", NAME): result(0, 0)})
     assert nothing[0].measured_max == 0, "where nothing can be measured there is no mark"
+
+
+def test_what_is_shown_while_a_class_is_measured_has_no_maximum_of_its_own(capsys):
+    """A prediction that could not be judged made it 95 for one student and 100 for another."""
+    progress = classroom.ClassProgress()
+    progress.begin(2)
+    for name, record in (("ann, 2a_workers", result(5, 95)), ("bob, 2a_workers", result(7.5, 100))):
+        progress.done(name, record)
+    progress.close()
+    said = capsys.readouterr().err
+    assert "1/2 ann, 2a_workers: 5 points, 40 s" in said and "bob, 2a_workers: 7.5 points, 40 s" in said
 
 
 def test_right_answers_of_a_lab_of_questions_are_alike_by_themselves():

@@ -97,7 +97,8 @@ def _left(seconds: float, count: int) -> str:
 
 
 def _marks(result: dict[str, Any]) -> str:
-    return f"{result['score']:g}/{result['measured_max']:g}"
+    """Without a maximum: what could be judged of this one (its prediction, say) is not the lab's."""
+    return f"{result['score']:g} points"
 
 
 def grade_class(options: argparse.Namespace) -> int:
