@@ -53,7 +53,7 @@ def on_device(check: TraceCheck, lacks: Collection[str]) -> tuple[TraceCheck, st
         return check, NO_16_BITS
     if check.metric == "flash_share" and "flash" in lacks:  # any fused kernel writes no scores
         says = f"{check.says}, which this GPU does not have: another fused kernel counts as well"
-        return replace(check, wanted=AtLeast(0.0), says=says), ""
+        return replace(check, wanted=AtLeast(check.metric, 0.0), says=says), ""
     return check, ""
 
 

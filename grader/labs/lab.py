@@ -159,8 +159,9 @@ class Throughput:
 
 @dataclass(frozen=True)
 class AtLeast:
-    """A count or share from which on a metric passes."""
+    """A metric (see `grader.trace.catalogue`) with the count or share from which on it passes."""
 
+    metric: str
     bound: float
 
     def passes(self, value: float) -> bool:
@@ -169,8 +170,9 @@ class AtLeast:
 
 @dataclass(frozen=True)
 class AtMost:
-    """A count or share up to which a metric passes."""
+    """A metric with the count or share up to which it passes."""
 
+    metric: str
     bound: float
     none_at: float | None = None  # the value that earns nothing: from there to the bound points are given in proportion
 
@@ -180,12 +182,11 @@ class AtMost:
 
 @dataclass(frozen=True)
 class TraceCheck:
-    """A metric of the timed process's trace (see `grader.trace.catalogue`) with the count or share that passes."""
+    """What the timed process's trace has to show."""
 
     name: str
     title: str
     points: float
-    metric: str
     wanted: AtLeast | AtMost
     hints: Hints
     says: str = ""  # the metric in words, for the report: "of the copied bytes came from pinned memory"; "" for its own
@@ -196,6 +197,10 @@ class TraceCheck:
     def __post_init__(self) -> None:
         if not self.says:
             object.__setattr__(self, "says", catalogue.METRICS[self.metric].words)
+
+    @property
+    def metric(self) -> str:
+        return self.wanted.metric
 
     @property
     def form(self) -> str:

@@ -49,8 +49,7 @@ LAB = Lab(
             name="reads",
             title="Reading left the training process",
             points=20,
-            metric="loads_in_main",
-            wanted=AtMost(0.5),  # a loop may look at a sample before it begins
+            wanted=AtMost("loads_in_main", 0.5),  # a loop may look at a sample before it begins
             says="samples per step were read by the training process itself",
             hints=(
                 "Which process opens the image files?",
@@ -62,8 +61,7 @@ LAB = Lab(
             name="pinned",
             title="Batches arrive in pinned memory",
             points=20,
-            metric="h2d_pinned",
-            wanted=AtLeast(0.95),
+            wanted=AtLeast("h2d_pinned", 0.95),
             hints=(
                 "In what kind of memory does a batch lie when it is copied to the GPU?",
                 "In `lab.peek()`, look at the copies to the GPU. The GPU's copy engine reads only page-locked "

@@ -43,8 +43,7 @@ LAB = Lab(
             name="pinned",
             title="Batches leave from pinned memory",
             points=15,
-            metric="h2d_pinned",
-            wanted=AtLeast(0.95),
+            wanted=AtLeast("h2d_pinned", 0.95),
             hints=(
                 "In what kind of memory does a batch lie when it is copied?",
                 "`lab.peek()` tells copies from pageable memory and from pinned apart. The GPU's copy engine reads only page-locked "
@@ -57,8 +56,7 @@ LAB = Lab(
             name="overlap",
             title="Copies run beside kernels",
             points=20,
-            metric="h2d_overlap",
-            wanted=AtLeast(0.5),
+            wanted=AtLeast("h2d_overlap", 0.5),
             hints=(
                 "When is the next batch known, and when is it sent?",
                 "Look at `h2d_overlap` of `lab.profile()`. On one stream everything happens in the order in which it "
@@ -72,8 +70,7 @@ LAB = Lab(
             name="copies",
             title="Few copies per step",
             points=15,
-            metric="h2d_copies",
-            wanted=AtMost(4.0),
+            wanted=AtMost("h2d_copies", 4.0),
             says="copies to the GPU per step",
             hints=(
                 "How large is the smallest thing that is sent, and how many of them are there?",

@@ -54,8 +54,7 @@ LAB = Lab(
             name="files",
             title="No small file is opened while training",
             points=30,
-            metric="counted.drive_reads",
-            wanted=AtMost(0.5),
+            wanted=AtMost("counted.drive_reads", 0.5),
             says="files were read from the drive per step",
             hints=(
                 "Where do the bytes of a batch come from?",

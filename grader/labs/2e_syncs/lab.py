@@ -38,8 +38,7 @@ LAB = Lab(
             name="syncs",
             title="Nothing in a step waits for the GPU",
             points=50,
-            metric="syncs",
-            wanted=AtMost(0.0, none_at=8.0),
+            wanted=AtMost("syncs", 0.0, none_at=8.0),
             says="times per step the CPU waited for the GPU",
             hints=(
                 "Seven places make the CPU wait, and only one of them says so by its name.",

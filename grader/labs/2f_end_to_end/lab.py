@@ -40,8 +40,7 @@ LAB = Lab(
             name="idle",
             title="The GPU is hardly idle",
             points=40,
-            metric="gpu_idle_unprofiled",
-            wanted=AtMost(0.3, none_at=0.9),
+            wanted=AtMost("gpu_idle_unprofiled", 0.3, none_at=0.9),
             says="of a step, measured without the profiler, the GPU had nothing to do",
             hints=(
                 "Does the GPU wait for data, a copy, the CPU's next launch, or a CPU that waits for the GPU?",

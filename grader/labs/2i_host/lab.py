@@ -46,8 +46,7 @@ LAB = Lab(
             name="spread",
             title="All steps are about as long",
             points=40,
-            metric="spread",
-            wanted=AtMost(2.0, none_at=5.0),
+            wanted=AtMost("spread", 2.0, none_at=5.0),
             hints=(
                 "A mean says nothing about single steps. Are all of them too long, or some?",
                 "`spread` in `lab.peek()` compares the 95th percentile of the steps with their median. Count in `lab.profile()` how many "

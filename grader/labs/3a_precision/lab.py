@@ -42,8 +42,7 @@ LAB = Lab(
             name="tensor_cores",
             title="Matmuls run on tensor cores",
             points=20,
-            metric="tensor_core_share.yes",
-            wanted=AtLeast(0.9),
+            wanted=AtLeast("tensor_core_share.yes", 0.9),
             says="of the time in matmuls was spent in tensor-core kernels",
             hints=(
                 "Which matmuls of this loop may use tensor cores as it is?",
@@ -57,8 +56,7 @@ LAB = Lab(
             name="half_precision",
             title="Forward and backward run in 16 bits",
             points=20,
-            metric="half_share",
-            wanted=AtLeast(0.9),
+            wanted=AtLeast("half_share", 0.9),
             hints=(
                 "How many bytes does a value need while it is multiplied?",
                 "In `lab.peek()`, a `half_share` of 0 means that all matmuls have 32-bit inputs. Don't cast the model itself. Its weights and "

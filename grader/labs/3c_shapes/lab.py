@@ -67,8 +67,7 @@ LAB = Lab(
             name="aligned",
             title="Matmul sizes fit the tensor cores",
             points=25,
-            metric="aligned_share",
-            wanted=AtLeast(0.99),
+            wanted=AtLeast("aligned_share", 0.99),
             hints=(
                 "16 bytes are eight values in bf16. Which size of this model is no multiple of eight?",
                 "Look at `aligned_share` of `lab.peek()`, which works on a CPU, too. A large part of the arithmetic has a size that doesn't fit. "
@@ -81,8 +80,7 @@ LAB = Lab(
             name="layout",
             title="The logits stay where they are",
             points=15,
-            metric="layout_share",
-            wanted=AtMost(0.035),
+            wanted=AtMost("layout_share", 0.035),
             hints=(
                 "Which line of the loop moves every logit to a different place and computes nothing?",
                 "Look at `layout_share` of `lab.profile()`, the share of copies that keep the type. How many bytes are the logits of one batch "

@@ -43,8 +43,7 @@ LAB = Lab(
             name="operators",
             title="A step calls few operators",
             points=20,
-            metric="cpu_ops",
-            wanted=AtMost(3000.0, none_at=8000.0),
+            wanted=AtMost("cpu_ops", 3000.0, none_at=8000.0),
             says="operators were called per step, nested ones included",
             hints=(
                 "How many calls does one normalisation make? And how many does each parameter need?",
@@ -58,8 +57,7 @@ LAB = Lab(
             name="launches",
             title="A fifth of the launches",
             points=15,
-            metric="launches",
-            wanted=AtMost(400.0, none_at=2000.0),
+            wanted=AtMost("launches", 400.0, none_at=2000.0),
             says="times per step the CPU launched GPU work",
             hints=(
                 "The CPU launches one kernel after another. How many are there in a step, and what does one launch cost?",
@@ -71,8 +69,7 @@ LAB = Lab(
             name="kernels",
             title="A fifth of the kernels",
             points=15,
-            metric="kernels",
-            wanted=AtMost(400.0, none_at=2000.0),
+            wanted=AtMost("kernels", 400.0, none_at=2000.0),
             says="kernels ran on the GPU per step",
             hints=(
                 "You can launch the same kernels faster. Are they all needed?",

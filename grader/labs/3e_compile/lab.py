@@ -68,8 +68,7 @@ LAB = Lab(
             name="breaks",
             title="One graph without breaks",
             points=10,
-            metric="compiled.graph_breaks",
-            wanted=AtMost(0.0, none_at=5.0),
+            wanted=AtMost("compiled.graph_breaks", 0.0, none_at=5.0),
             says="lines at which torch.compile gave up",
             absent="Nothing was compiled, or hardly any of the forward pass. So there is no graph that could be whole.",
             hints=(
@@ -84,8 +83,7 @@ LAB = Lab(
             name="recompiles",
             title="Compiled no more often than there are lengths",
             points=15,
-            metric="compiled.recompiles",
-            wanted=AtMost(LENGTHS - 1.0),
+            wanted=AtMost("compiled.recompiles", LENGTHS - 1.0),
             says="times torch.compile compiled code again",
             absent="Nothing was compiled, or hardly any of the forward pass.",
             hints=(
@@ -101,8 +99,7 @@ LAB = Lab(
             name="kernels",
             title="Half of the kernels",
             points=15,
-            metric="kernels",
-            wanted=AtMost(270.0, none_at=540.0),
+            wanted=AtMost("kernels", 270.0, none_at=540.0),
             says="kernels ran on the GPU per step",
             hints=(
                 "Which kernels exist only because each line of Python is a separate operator?",
@@ -116,8 +113,7 @@ LAB = Lab(
             name="waits",
             title="Nothing asks for a number",
             points=10,
-            metric="syncs",
-            wanted=AtMost(0.0, none_at=10.0),
+            wanted=AtMost("syncs", 0.0, none_at=10.0),
             says="times per step the CPU waited for the GPU",
             hints=(
                 "Which lines still read a value in the middle of a step, wherever they stand?",

@@ -74,8 +74,7 @@ LAB = Lab(
             name="scores",
             title="No matrix of scores is written",
             points=25,
-            metric="score_matrices",
-            wanted=AtMost(0.0),
+            wanted=AtMost("score_matrices", 0.0),
             says="score matrices, and gradients of them, are written per step",
             hints=(
                 "What is the largest tensor of a step, and which operation needs all of it at once?",
@@ -89,8 +88,7 @@ LAB = Lab(
             name="flash",
             title="The flash kernels do it",
             points=20,
-            metric="flash_share",
-            wanted=AtLeast(0.9),
+            wanted=AtLeast("flash_share", 0.9),
             absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
             hints=(
                 "There are several fused kernels. What decides which of them is taken?",

@@ -65,8 +65,7 @@ LAB = Lab(
             name="half_precision",
             title="Activations in 16 bits",
             points=20,
-            metric="half_share",
-            wanted=AtLeast(0.9),
+            wanted=AtLeast("half_share", 0.9),
             hints=(
                 "How many bytes does an activation take, and how many does it need?",
                 "In `lab.peek()`, a `half_share` of 0 means that all matmuls have 32-bit inputs. Activations of 32 bits then wait for the "

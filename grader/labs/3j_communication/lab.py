@@ -32,8 +32,7 @@ LAB = Lab(
             name="collectives",
             title="Few messages per step",
             points=30,
-            metric="collectives",
-            wanted=AtMost(40.0, none_at=400.0),
+            wanted=AtMost("collectives", 40.0, none_at=400.0),
             says="times per step a rank talked to the others",
             hints=(
                 "Do the other ranks need a gradient before the last micro-batch is done?",
@@ -46,8 +45,7 @@ LAB = Lab(
             name="exposed",
             title="Communication beside the computation",
             points=20,
-            metric="comm_exposed",
-            wanted=AtMost(0.12, none_at=0.4),
+            wanted=AtMost("comm_exposed", 0.12, none_at=0.4),
             says="of a step went to communication with nothing beside it",
             hints=(
                 "The last layer's gradients are there first. What could you send while the first layers' are computed?",

@@ -63,8 +63,7 @@ LAB = Lab(
             name="fp16",
             title="Forward and backward run in fp16",
             points=25,
-            metric="fp16_share",
-            wanted=AtLeast(0.9),
+            wanted=AtLeast("fp16_share", 0.9),
             hints=(
                 "Which type did you give to autocast, and is the head inside of it, too?",
                 "Look at `fp16_share` of `lab.peek()`. This lab wants fp16, whatever your GPU can do. Lab 3a is about bf16.",
@@ -76,8 +75,7 @@ LAB = Lab(
             name="tensor_cores",
             title="Matmuls run on tensor cores",
             points=15,
-            metric="tensor_core_share.yes",
-            wanted=AtLeast(0.9),
+            wanted=AtLeast("tensor_core_share.yes", 0.9),
             says="of the time in matmuls was spent in tensor-core kernels",
             hints=(
                 "Which matmuls of this loop may use tensor cores as it is?",

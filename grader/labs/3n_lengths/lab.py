@@ -80,8 +80,7 @@ LAB = Lab(
             name="work",
             title="Matmuls on real tokens only",
             points=30,
-            metric="work",
-            wanted=AtMost(1.25, none_at=6.0),
+            wanted=AtMost("work", 1.25, none_at=6.0),
             says="times the arithmetic that the real tokens need, in the matmuls of a step",
             hints=(
                 "Which of the rows that go through a linear layer count in the loss?",

@@ -33,8 +33,7 @@ LAB = Lab(
             name="collectives",
             title="Few messages per step",
             points=30,
-            metric="collectives",
-            wanted=AtMost(20.0, none_at=60.0),
+            wanted=AtMost("collectives", 20.0, none_at=60.0),
             says="times per step a rank talked to the others",
             hints=(
                 "The weights change once per step. How often must a rank gather them?",

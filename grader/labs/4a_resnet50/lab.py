@@ -69,10 +69,9 @@ LAB = Lab(
             name="idle",
             title="The GPU does not wait for pictures",
             points=15,
-            metric="gpu_idle_unprofiled",
             # H200, 16 cores, torch 2.11: 5% with the solution; beside two or three more grades of this lab on the host 10, 13, 16
             # and (others took a fifth of its time) 35%; the rung before it 43%
-            wanted=AtMost(0.2, none_at=0.9),
+            wanted=AtMost("gpu_idle_unprofiled", 0.2, none_at=0.9),
             says="of a step, measured without the profiler, the GPU had nothing to do",
             hints=(
                 "What does the training process do while the GPU has nothing to do?",
@@ -86,8 +85,7 @@ LAB = Lab(
             name="syncs",
             title="The CPU does not wait for the GPU",
             points=10,
-            metric="syncs",
-            wanted=AtMost(8, none_at=64),  # decoding on the GPU waits for it some times a batch
+            wanted=AtMost("syncs", 8, none_at=64),  # decoding on the GPU waits for it some times a batch
             says="times per step the CPU waited for the GPU",
             hints=(
                 "What has to be finished before the CPU can go on to the next line?",
@@ -99,8 +97,7 @@ LAB = Lab(
             name="half_precision",
             title="Convolutions in 16 bits",
             points=10,
-            metric="half_share",
-            wanted=AtLeast(0.9),
+            wanted=AtLeast("half_share", 0.9),
             says="of the time in convolutions and matmuls was spent on 16-bit inputs",
             hints=(
                 "In which number format do the convolutions calculate?",
@@ -112,8 +109,7 @@ LAB = Lab(
             name="layout",
             title="No time for changing layouts",
             points=5,
-            metric="layout_share",
-            wanted=AtMost(0.05),
+            wanted=AtMost("layout_share", 0.05),
             says="of the GPU's busy time went into changing layouts",
             hints=(
                 "Some kernels between the convolutions have nchw and nhwc in their names. What do they do?",
@@ -125,8 +121,7 @@ LAB = Lab(
             name="launches",
             title="Few launches",
             points=5,
-            metric="launches",
-            wanted=AtMost(1500, none_at=3000),
+            wanted=AtMost("launches", 1500, none_at=3000),
             says="times per step the CPU launched something on the GPU",
             hints=(
                 "A ResNet-50 has 161 parameter tensors. What is done to each of them in a step?",

@@ -41,8 +41,7 @@ LAB = Lab(
             name="half_precision",
             title="Matmuls in 16 bits",
             points=10,
-            metric="half_share",
-            wanted=AtLeast(0.95),
+            wanted=AtLeast("half_share", 0.95),
             says="of the time in matmuls was spent on inputs of 16 bits or fewer",
             hints=(
                 "In which number format does this GPU multiply fastest?",
@@ -54,8 +53,7 @@ LAB = Lab(
             name="flash",
             title="Attention without the matrix of scores",
             points=10,
-            metric="flash_share",
-            wanted=AtLeast(0.9),
+            wanted=AtLeast("flash_share", 0.9),
             absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
             hints=(
                 "What is the largest tensor inside a block, and which operation needs all of it at once?",
@@ -67,8 +65,7 @@ LAB = Lab(
             name="aligned",
             title="Matmul sizes fit the tensor cores",
             points=8,
-            metric="aligned_share",
-            wanted=AtLeast(0.99),
+            wanted=AtLeast("aligned_share", 0.99),
             hints=(
                 "16 bytes are eight values in bf16. Which size of this model is no multiple of eight?",
                 "Look at `aligned_share` of `lab.peek()`. Three matmuls of a step have the vocabulary among their sizes.",
@@ -80,8 +77,7 @@ LAB = Lab(
             name="kernels",
             title="Few kernels",
             points=7,
-            metric="kernels",
-            wanted=AtMost(700.0, none_at=2500.0),
+            wanted=AtMost("kernels", 700.0, none_at=2500.0),
             says="kernels ran on the GPU per step",
             hints=(
                 "Which kernels exist only because each line of Python is a separate operator, for each micro-batch again?",
@@ -94,8 +90,7 @@ LAB = Lab(
             name="syncs",
             title="The CPU does not wait",
             points=5,
-            metric="syncs",
-            wanted=AtMost(1.0, none_at=20.0),
+            wanted=AtMost("syncs", 1.0, none_at=20.0),
             says="times per step the CPU waited for the GPU",
             hints=(
                 "Which lines can't go on before the GPU has an answer?",

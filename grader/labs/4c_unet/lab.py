@@ -61,8 +61,7 @@ LAB = Lab(
             name="waits",
             title="The CPU does not wait for the GPU",
             points=8,
-            metric="syncs",
-            wanted=AtMost(1, none_at=100),
+            wanted=AtMost("syncs", 1, none_at=100),
             says="times per step the CPU waited for the GPU",
             hints=(
                 "Which values does the CPU read, and does it need them before it goes on?",
@@ -76,8 +75,7 @@ LAB = Lab(
             name="idle",
             title="The GPU is hardly idle",
             points=8,
-            metric="gpu_idle_unprofiled",
-            wanted=AtMost(0.2, none_at=0.9),
+            wanted=AtMost("gpu_idle_unprofiled", 0.2, none_at=0.9),
             says="of a step, measured without the profiler, the GPU had nothing to do",
             hints=(
                 "What does the CPU do while the GPU has nothing to do?",
@@ -90,8 +88,7 @@ LAB = Lab(
             name="half_precision",
             title="Convolutions and matmuls in 16 bits",
             points=8,
-            metric="half_share",
-            wanted=AtLeast(0.9),
+            wanted=AtLeast("half_share", 0.9),
             says="of the time in convolutions and matmuls was spent on 16-bit inputs",
             hints=(
                 "Which units of the GPU multiply fastest, and which types do they take?",
@@ -103,8 +100,7 @@ LAB = Lab(
             name="flash",
             title="Attention without the matrix of scores",
             points=8,
-            metric="flash_share",
-            wanted=AtLeast(0.9),
+            wanted=AtLeast("flash_share", 0.9),
             absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
             hints=(
                 "How large is the tensor that the attention at half the size writes?",
@@ -117,8 +113,7 @@ LAB = Lab(
             name="layout",
             title="Layouts are not changed back and forth",
             points=8,
-            metric="layout_share",
-            wanted=AtMost(0.1),
+            wanted=AtMost("layout_share", 0.1),
             says="of the GPU's busy time only changed layouts",
             hints=(
                 "In which order do pictures, weights and normalisation want their channels?",

@@ -40,8 +40,7 @@ LAB = Lab(
             name="half_precision",
             title="Matmuls in 16 bits",
             points=10,
-            metric="half_share",
-            wanted=AtLeast(0.95),
+            wanted=AtLeast("half_share", 0.95),
             hints=(
                 "In which number format does this GPU multiply fastest?",
                 "In `lab.peek()`, a `half_share` of 0 means that all matmuls have 32-bit inputs.",
@@ -52,8 +51,7 @@ LAB = Lab(
             name="flash",
             title="Attention without the matrix of scores",
             points=10,
-            metric="flash_share",
-            wanted=AtLeast(0.9),
+            wanted=AtLeast("flash_share", 0.9),
             absent="The trace holds no fused attention kernel. The attention still consists of single operations.",
             hints=(
                 "Does the Trainer choose the attention, or does the model?",
@@ -65,8 +63,7 @@ LAB = Lab(
             name="aligned",
             title="Matmul sizes fit the tensor cores",
             points=8,
-            metric="aligned_share",
-            wanted=AtLeast(0.99),
+            wanted=AtLeast("aligned_share", 0.99),
             hints=(
                 "Which size of this model is no multiple of eight?",
                 "Look at `aligned_share` of `lab.peek()`. Three matmuls of a step have the vocabulary among their sizes.",
@@ -77,8 +74,7 @@ LAB = Lab(
             name="kernels",
             title="Few kernels",
             points=6,
-            metric="kernels",
-            wanted=AtMost(900.0, none_at=4000.0),
+            wanted=AtMost("kernels", 900.0, none_at=4000.0),
             says="kernels ran on the GPU per step",
             hints=(
                 "How often does the model run for one optimizer step? What could fuse the kernels between its matmuls?",
@@ -91,8 +87,7 @@ LAB = Lab(
             name="syncs",
             title="The CPU hardly waits",
             points=6,
-            metric="syncs",
-            wanted=AtMost(3.0, none_at=20.0),
+            wanted=AtMost("syncs", 3.0, none_at=20.0),
             says="times per step the CPU waited for the GPU",
             hints=(
                 "Which arguments make the Trainer read a value, or wait for the GPU, in every step?",

@@ -68,8 +68,7 @@ LAB = Lab(
             name="waits",
             title="The CPU does not wait for the GPU",
             points=10,
-            metric="syncs",
-            wanted=AtMost(1, none_at=80),
+            wanted=AtMost("syncs", 1, none_at=80),
             says="times per request the CPU waited for the GPU",
             hints=(
                 "Who reads the answers, and when?",
@@ -81,8 +80,7 @@ LAB = Lab(
             name="launches",
             title="A request takes few launches",
             points=10,
-            metric="launches",
-            wanted=AtMost(100, none_at=2000),
+            wanted=AtMost("launches", 100, none_at=2000),
             says="launches per request",
             hints=(
                 "How long does the GPU work per launch?",
@@ -95,8 +93,7 @@ LAB = Lab(
             name="half_precision",
             title="Convolutions and matmuls in 16 bits",
             points=10,
-            metric="half_share",
-            wanted=AtLeast(0.9),
+            wanted=AtLeast("half_share", 0.9),
             says="of the time in convolutions and matmuls was spent on 16-bit inputs",
             hints=(
                 "How many digits of an answer does anybody look at?",
@@ -109,8 +106,7 @@ LAB = Lab(
             name="pinned",
             title="Pictures come from pinned memory",
             points=10,
-            metric="h2d_pinned",
-            wanted=AtLeast(0.9),
+            wanted=AtLeast("h2d_pinned", 0.9),
             says="of the copied bytes came from pinned memory",
             absent="No pictures crossed the bus. Requests come from outside, so you have to send their pictures each time.",
             hints=(

@@ -99,8 +99,7 @@ LAB = Lab(
             name="scores",
             title="No matrix of scores is written",
             points=9,
-            metric="score_matrices",
-            wanted=AtMost(0.0),
+            wanted=AtMost("score_matrices", 0.0),
             says="score matrices, and gradients of them, are written per step",
             hints=(
                 "What is the largest tensor of a step?",
@@ -112,8 +111,7 @@ LAB = Lab(
             name="half_precision",
             title="Matmuls in 16 bits",
             points=6,
-            metric="half_share",
-            wanted=AtLeast(0.95),
+            wanted=AtLeast("half_share", 0.95),
             hints=(
                 "In which number format does this GPU multiply fastest?",
                 "Look at `half_share` of `lab.peek()`.",
@@ -124,8 +122,7 @@ LAB = Lab(
             name="syncs",
             title="The CPU hardly waits",
             points=6,
-            metric="syncs",
-            wanted=AtMost(4.0, none_at=40.0),
+            wanted=AtMost("syncs", 4.0, none_at=40.0),
             says="times per step the CPU waited for the GPU",
             hints=(
                 "What reads a value from the GPU in every step, and for whom?",
