@@ -258,6 +258,18 @@ def test_a_layer_comes_once_in_each_step(name):
     assert a.metrics.steps in (4, 5) and a.metrics.kernels == 42 and a.diagnosis.cause == "compute-bound"
 
 
+@pytest.mark.parametrize(
+    "around", ["epoch {}", "Epoch: {}", "train_epoch_{}", "[pl][profile]run_training_epoch", "training"]
+)
+def test_epochs_are_no_steps(around):
+    job = Job()
+    for number in range(3):
+        start = job.now
+        job.steps(5, name="batch {}").mark(around.format(number), start)
+    a = seen(job)
+    assert ms(a) == 10 and a.metrics.kernels == 10 and "batch 0" in a.metrics.notes[-1]
+
+
 def test_steps_within_one_annotation_are_steps():
     job = Job()
     start = job.now

@@ -20,7 +20,8 @@ OPTIMIZER = re.compile(r"Optimizer\.step#")
 # What PyTorch itself marks, many times a step or not at all.
 NO_STEP = re.compile(
     r"(nccl|gloo|hccl|xccl|mpi|ucc):|record_param_comms|## Call CompiledFxGraph|Torch-Compiled|TorchDynamo|Pregraph|CompiledFunction"
-    r"|Optimizer\.|DistributedDataParallel|FullyShardedDataParallel|FSDP|enumerate\(|PyTorch Profiler|ProfilerStep|load_sample"
+    r"|Optimizer\.|DistributedDataParallel|FullyShardedDataParallel|FSDP|enumerate\(|PyTorch Profiler|ProfilerStep|load_sample|AOTDispatcher"
+    r"|(\S*[\W_])?(?i:epochs?|training|train(ing)?[_ ]loop)[\W\d_]*$"  # and what others write around many steps
 )
 LOADER = re.compile(r"enumerate\(DataLoader\)#.*__next__|data_wait$")
 WAITS = re.compile(f"{SYNC_CALL.pattern}|{COPY_LAUNCH.pattern}")
