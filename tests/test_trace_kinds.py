@@ -459,6 +459,35 @@ LOADING += [
 ]
 
 
+LOADING += [
+    "get_next_minibatch",
+    "decode frames",
+    "waiting for data",
+    "train_loader",
+    "create_batch",
+    "shuffle data",
+    "tokenize",
+    "data_loading_time",
+]
+FRAMES = [
+    "replay_buffer.py(33): sample",
+    "my_dataset.py(10): get",
+    "pyarrow/parquet/core.py(10): read",
+    "openslide/lowlevel.py(9): read_region",
+    "numpy/lib/_npyio_impl.py(312): load",
+    "<built-in method read of _io.BufferedReader object at 0x7f>",
+]
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_functions_that_read_what_a_batch_is_made_of(name):
+    def body(job):
+        job.event("python_function", name, job.now, 20_000, **{"Python id": job.ids + 1})
+        job.now += 20_005
+
+    assert seen(steps(body)).diagnosis.cause == "input-bound"
+
+
 def with_a_mark(name):
     """Each step begins with 20 ms on the host under a mark of this name."""
 
@@ -520,6 +549,12 @@ DOING = [
     "sample_images",
     "get_batch_size",
     "fetch_metrics",
+    "generate_text",
+    "sampler_step",
+    "transform_hidden",
+    "wait_for_event",
+    "dataloader_state_dict",
+    "loading checkpoint",
     "next_state",
 ]
 

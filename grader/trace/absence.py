@@ -40,17 +40,21 @@ WORKS = re.compile(r"\w*(Launch|Memcpy|Memset|Synchronize)")  # calls that put w
 FOREIGN = 10  # operators of a sampler's or a wrapper's own
 LOADER = re.compile(r"enumerate\(DataLoader\)#")
 # Names of functions, files and marks that say that a batch is being made. A noun ends there: get_image_metrics makes none.
-THING = r"(batch|data|sample|example|input|record|shard|item)(e?s)?"
-PICTURE = r"(image|img|jpe?g|png|audio|video|file)s?"
+THING = r"((mini[-_]?)?batch|data|sample|example|input|record|shard|item)(e?s)?"
+PICTURE = r"(image|img|jpe?g|png|audio|video|frame|file)s?"
+ENDS = r"(?![a-z]|_(?!from|async))"
+READER = r"pyarrow|zarr|h5py|lmdb|rasterio|nibabel|pydicom|soundfile|openslide|cucim|imageio|skimage|av|decord|torchcodec|tifffile|numpy/lib"
 MAKES_BATCH = re.compile(
-    r"(?i)(^|/)torch/utils/data/|(^|/)(datasets?|data_?load(er|ing)|webdataset|ffcv|nvidia/dali|streaming|litdata|tf_data)[/.(\d]"
+    r"(?i)(^|/)torch/utils/data/|(^|/)(datasets?|data_?load(er|ing)|webdataset|ffcv|nvidia/dali|streaming|litdata|tf_data|squirrel|spdl)[/.(\d]"
     r"|(^|/)(torchvision/transforms|albumentations|librosa|torchaudio/(_?backend|io))/|PIL/Image(File)?\.py\(\d+\): (open|load)"
+    rf"|(^|/)({READER})[/.][^:]*\(\d+\): _*(getitem|next|iter|read|load|open|decode|dcmread|imread)|method read of _io\."
     r"|transformers/tokenization_\w+\.py\(\d+\): (?!\w*(decode|convert))|encode_batch|read_(parquet|csv|table|json|feather)\b"
-    rf"|(^|[^a-z])(load|decode|read|fetch|collate|augment|tokeni[sz]e|preprocess|prepare|next|get)[_ ]?({THING}|{PICTURE})(?![a-z]|_(?!from|async))"
-    rf"|(^|[^a-z])(make|build|sample)[_ ]?{THING}(?![a-z]|_(?!from|async))"
-    r"|(iterator|loader|fetcher|dataset)\w*(\.py\(\d+\))?[.:]\W*_*(next|iter|getitem)|(^|[^a-z])next\((\w+_)?(loader|iter|data|batch|gen)\w*\)"
-    r"|(^|[^a-z])(preprocess\w*|collate\w*|imread|data[-_ ]?load(er|ing)?|data[_ ]?(fetch|time|wait|next)\w*|train_dataloader_next)\b"
-    r"|(^|[^a-z])(batch|data|input)[_ ](generator|iter(ator)?|pipeline|(pre)?fetch(er)?|reader|queue)\b"
+    rf"|(^|[^a-z])(load|decod|read|fetch|collat|augment|tokeni[sz]|preprocess|prepar|next|get|wait)(e|ing|ting)?([_ ]for)?[_ ]?({THING}|{PICTURE}){ENDS}"
+    rf"|(^|[^a-z])(make|build|sample)[_ ]?{THING}{ENDS}|(^|[^a-z])(create|generate|iterate|transform|shuffle)[_ ]?((mini[-_]?)?batch(es)?|data){ENDS}"
+    r"|(iterator|loader|fetcher|dataset)\w*(\.py\(\d+\))?[.:]\W*_*(next|iter|getitem|get(?![a-z_]))|(^|[^a-z])next\((\w+_)?(loader|iter|data|batch|gen)\w*\)"
+    r"|(^|[^a-z])(loader|dl|data|iter)[_/.]next(?![a-z])|(^|[^a-z])(train|val|valid|test|data)_?loader$|(replay|rollout)\w*(\.py\(\d+\))?[.:]\W*(sample|get)"
+    r"|(^|[^a-z])(preprocess\w*|collate\w*|tokenize|augment(s|ations?)?|apply_transforms?|imread|input_fn|data[-_ ]?(fetch|time|wait|next)\w*|train_dataloader_next)\b"
+    r"|(^|[^a-z])data[-_ ]?load(er|ing)?(?![a-z]|_state)|(^|[^a-z])(batch|data|input)[_ ](generator|iter(ator)?|pipeline|(pre)?fetch(er)?|reader|queue)\b"
     r"|^(data|(pre)?fetch|load|(fetch|load)[_ ]?next)$"
 )
 MOST_LAUNCHED = 0.5  # of the launches of a step

@@ -200,7 +200,8 @@ def _cut_off(trace: Trace, starts: np.ndarray, ends: np.ndarray) -> int:
     late = (
         least > 0 and 2 * work[-1] < calls[-1] and calls[-1] >= SHORT * np.median(calls[:-1])
     )  # its kernels came too late
-    nothing = not work[-1] and not calls[-1]  # as where the loop had ended
+    # as where the loop had ended
+    nothing = not work[-1] and not calls[-1] and length[-1] > FAR_LONGER * np.median(length[:-1])
     return int(work[-1] < 0.5 * least and bool(short or late or nothing))
 
 
