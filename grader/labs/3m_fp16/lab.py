@@ -40,9 +40,9 @@ LAB = Lab(
             options={"layers": 1, "width": 64, "heads": 4, "length": 64, "batch_size": 4, "lr": 1e-3},
             minimum_gain=None,
             noise=0.02,
-            # the update's cosine: honest forms, bf16 among them, 0.9999 (23 grades, torch 2.14); who does not clip 0.9957 to
-            # 0.9988 (14), and its norm came to 0.5% of the starter's
-            parity=Parity(steps=32, loss=0.003, norm=0.005, cosine=0.9995, drift=0.01, held_out=0.1),
+            # After 48 steps who does not clip has moved 3.2% to 8.7% farther, and bf16 up to 0.28% (60 seeds, fp32 and bf16, torch
+            # 2.14). Its cosine was 0.989 from one of these seeds, and 0.9999 in the median: who does not clip has 0.982 to 0.9986.
+            parity=Parity(steps=48, loss=0.003, norm=0.01, cosine=0.97, drift=0.01, held_out=0.1),
         ),
     },
     smaller=SMALLER,
