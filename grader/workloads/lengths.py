@@ -85,20 +85,10 @@ def make_job(
     return Job(model, dataset, Mixed(dataset, len(documents), seed), lr, device)
 
 
-def evaluate(
-    tensors: Weights,
-    device: torch.device,
-    *,
-    layers: int,
-    width: int,
-    heads: int,
-    length: int,
-    documents: Sequence[int],
-    **_: Any,
-) -> Figures:
+def evaluate(tensors: Weights, device: torch.device, *, length: int, documents: Sequence[int], **sizes: Any) -> Figures:
     """Of one batch of held-out documents, each by itself."""
     with device:  # where its first weights, which nobody needs, are drawn faster
-        net = GPT(layers, width, heads, length)
+        net = GPT(sizes["layers"], sizes["width"], sizes["heads"], length)
     net.load_state_dict(tensors)
     net.to(device).eval()
     data = Documents(text()[1], documents, length, seed=0)

@@ -51,15 +51,6 @@ def make_job(
     return Job(model, dataset, Batches(len(dataset), batch_size, seed), lr, device)
 
 
-def evaluate(
-    tensors: Weights,
-    device: torch.device,
-    *,
-    context: int,
-    features: int,
-    width: int,
-    layers: int,
-    length: int,
-    **_: Any,
-) -> Figures:
-    return held_out(NPLM(context, features, width, layers), tensors, device, length)
+def evaluate(tensors: Weights, device: torch.device, *, length: int, **sizes: Any) -> Figures:
+    net = NPLM(sizes["context"], sizes["features"], sizes["width"], sizes["layers"])
+    return held_out(net, tensors, device, length)
