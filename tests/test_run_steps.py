@@ -244,16 +244,28 @@ def test_samples_are_those_of_the_steps(tmp_path):
     def batches(n):
         return [batch for _, batch in zip(range(n), torch.utils.data.DataLoader(data, batch_size=16))]
     """
+    read += """
+    class Endless:
+        def __init__(self, sampler): self.sampler = sampler
+        def __iter__(self):
+            while True: yield from self.sampler
+
+    def endless():
+        loader = torch.utils.data.DataLoader(data, batch_size=16)
+        object.__setattr__(loader, "batch_sampler", Endless(loader.batch_sampler))
+        return iter(loader)
+    """
     bodies = {
         "evaluates first": "model.eval(); batches(30); model.train()\nfor n in range(20): step(batches(1)[0])",
         "accumulates": "for n in range(20): step(batches(2)[0])",
+        "repeats its sampler": "loader = endless()\nfor n in range(20): step(next(loader))",
         "reads once": "once = batches(3)\nfor n in range(20): step(once[0])",
     }
     seen = watched_all(tmp_path, bodies, MODEL + read)
     samples = {
         name: records.record(Seen([process]), [])["ranks"][0]["samples_a_step"] for name, process in seen.items()
     }
-    assert samples == {"evaluates first": 16, "accumulates": 32, "reads once": None}
+    assert samples == {"evaluates first": 16, "accumulates": 32, "repeats its sampler": 16, "reads once": None}
 
 
 EVALUATING = {

@@ -145,7 +145,7 @@ PLAIN_JOB = """
 """
 NO_USE = {
     "no_debugging": "none was switched on",
-    "loader": "no DataLoader was made",
+    "loader": "no DataLoader of torch.utils.data was made",
     "channels_last": "OptimizedModule has no Conv2d",
     "attention": trying.NO_ATTENTION,
     "fused": trying.NO_OPTION,

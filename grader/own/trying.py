@@ -90,7 +90,7 @@ def _loaders(cores: int) -> list[Lever]:
             f"{n} worker{'s' * (n > 1)}, pinned",
             write.format(n),
             values={"workers": n},
-            absent="no DataLoader was made",
+            absent="no DataLoader of torch.utils.data was made",
         )
         for n in counts
     ]

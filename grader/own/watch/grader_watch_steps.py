@@ -325,13 +325,20 @@ class Loading:
         if not came:
             return
         self.count += 1
-        batch = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
+        batch = _batch_size(getattr(iterator, "_index_sampler", None))
         self.batches[batch] = self.batches.get(batch, 0) + 1
         workers = getattr(iterator, "_num_workers", 0)
         if workers >= self.loader["workers"] and self.count % 17 == 1:  # looking costs something
             prefetch = getattr(iterator, "_prefetch_factor", None) or 0
             size = batch if isinstance(batch, int) else 0
             self.loader = {"workers": workers, "prefetch": prefetch, "batch": size}
+
+
+def _batch_size(sampler) -> int | None:
+    """Of a sampler of batches, also within one that repeats it without an end, as timm's and YOLO's."""
+    size = getattr(sampler, "batch_size", None)
+    inner = getattr(sampler, "sampler", None)
+    return size if size is not None or inner is None else getattr(inner, "batch_size", None)
 
 
 class Recorder:
