@@ -115,14 +115,8 @@ class Comparison:
         """The total updates, that in `given` from the job's weights; stretch: likewise those since this was asked before.
         rate: the sum of the learning rates of all steps. others: samples of the weights of the submission's other ranks."""
         own = {name: trained[name].detach() for name in self.initial}
-        lacking = [
-            f"{name} (rank {rank})"
-            for rank, other in enumerate(others, 1)
-            for name in sorted(own)
-            if name not in other or other[name].shape != sampled(own[name]).shape  # such as a shard
-        ]
         answer: dict[str, Any] = {
-            "missing": some(sorted(own.keys() - given.keys()) + lacking),
+            "missing": some(sorted(own.keys() - given.keys()) + _lacking(own, others)),
             "shapes": some([n for n in own if n in given and given[n].shape != own[n].shape]),
             "types": some([f"{n}: {given[n].dtype}" for n in own if n in given and given[n].dtype != own[n].dtype]),
         }
@@ -188,6 +182,16 @@ class Statistics:
                 apart.append(min(2.0, float((other - change).norm() / change.norm())))  # 2 where it is not finite
             self.own[name], self.given[name] = own[name].detach().clone(), given[name].clone()
         return sorted(apart)[3 * len(apart) // 4] if apart else None
+
+
+def _lacking(own: dict[str, torch.Tensor], others: Sequence[dict[str, torch.Tensor]]) -> list[str]:
+    """The weights that a rank does not give, or not whole, such as a shard, and whose."""
+    return [
+        f"{name} (rank {rank})"
+        for rank, other in enumerate(others, 1)
+        for name in sorted(own)
+        if name not in other or other[name].shape != sampled(own[name]).shape
+    ]
 
 
 def _differ(other: torch.Tensor, given: torch.Tensor, update: torch.Tensor) -> bool:
