@@ -257,8 +257,10 @@ def _by_annotation(trace: Trace, moments: np.ndarray) -> Windows | None:
     once = own[np.bincount(kinds[trace.name[own]])[kinds[trace.name[own]]] == 1]
     held = _work(moments, trace.start[once], trace.end[once])
     part = np.array([PART.search(trace.names[code]) is not None for code in trace.name[once].tolist()], bool)
-    for one in once[part | (trace.named(WHOLE, once) & (held >= MATCH * len(moments)))].tolist():
-        own = own[(trace.start[own] < trace.start[one]) | (trace.end[own] > trace.end[one]) | (own == one)]
+    whole = once[part | (trace.named(WHOLE, once) & (held >= MATCH * len(moments)))]
+    spans = intervals.union(trace.start[whole], trace.end[whole])
+    last = np.maximum(trace.end[own] - 1, trace.start[own])
+    own = own[~(intervals.contains(spans, trace.start[own]) & intervals.contains(spans, last))]
     if len(own) < 2:
         return None
     group = kinds[trace.name[own]] * len(trace.threads) + trace.thread[own]
@@ -280,8 +282,8 @@ def _by_annotation(trace: Trace, moments: np.ndarray) -> Windows | None:
     mine = best[2]
     starts, ends = trace.start[mine], trace.end[mine]
     between = int((starts[1:] - ends[:-1]).sum())
-    last = between < 0.05 * int(ends[-1] - starts[0]) or len(mine) == 2  # else nobody knows where its step ends
-    starts, ends = _from_start_to_start(starts, int(ends[-1]) if last else None)
+    known = between < 0.05 * int(ends[-1] - starts[0]) or len(mine) == 2  # else nobody knows where its step ends
+    starts, ends = _from_start_to_start(starts, int(ends[-1]) if known else None)
     work = _work(moments, starts, ends)
     alike = float((np.abs(work - np.median(work)) <= STEADY * np.median(work)).mean())
     if best[0] < 0.1:
