@@ -18,6 +18,7 @@ from helpers import IS_ROOT, eventually, first, looked, loop, running, said, unt
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from grader import labs, machine, trace
+from grader.checks import parity
 from grader.checks.plausible import idle_ranks, missing_work
 from grader.grade import grade
 from grader.grading.evidence import Findings, Profiles, Race, Work, Yardstick
@@ -25,6 +26,7 @@ from grader.grading.forms import choose_form
 from grader.grading.race import decides
 from grader.grading.verdict import judge
 from grader.measure.blocks import Arm, Plan
+from grader.measure.calibration import honest_spread
 from grader.measure.decision import Pair
 from grader.paths import REPOSITORY
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, Result
@@ -213,6 +215,42 @@ def first_update(source: str) -> dict:
         for rank, data in enumerate(files):
             one.give(of_rank(file, rank), data)
         return one.ask("compare", file=file, ranks=2)
+
+
+def beside_the_reference(source: str, *steps: int) -> CheckResult:
+    """Whether a loop's training is the reference solution's, by its losses and by all ranks' weights after so many steps."""
+    form, file = labs.get(NAME).forms["cpu"], "weights.safetensors"
+    losses, reference, kept, updates = [], [], [], {}
+    with running(source, form=form, limits=PATIENT, ranks=2) as loop:
+        begun(loop)
+        for step in steps:
+            losses += loop.run(step - len(losses))[1]
+            loop.weights(file, each=True)
+            kept.append([loop.fetch(of_rank(file, rank), 1 << 30) for rank in range(2)])
+    with running(variants.solution(NAME), form=form, limits=PATIENT, ranks=2) as arm:
+        begun(arm, keep_initial=True)
+        for step, files in zip(steps, kept, strict=True):
+            reference += arm.run(step - len(reference))[1]
+            for rank, data in enumerate(files):
+                arm.give(of_rank(file, rank), data)
+            updates[step] = arm.ask("compare", file=file, stretch=True, ranks=2)
+    replay = parity.Replay(reference, updates, 1.0, 1.0)
+    return parity.late(form.parity, reference, losses, honest_spread(labs.get(NAME), "cpu"), replay)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "status"),
+    [
+        (variants.honest(NAME)["gradients sent in bf16"], PASS),
+        (CORPUS["averages_now_and_then"].source(NAME), FAIL),
+        (CORPUS["leaves_out_a_micro_batch"].source(NAME), FAIL),
+    ],
+)
+def test_what_later_steps_leave_out_shows_in_the_weights(source, status):
+    """With each rank's weights made the same whenever somebody asks for them."""
+    result = beside_the_reference(source, 12, 40, 80)
+    assert result.status == status, result.reason
 
 
 def weights_of_one(rest: str) -> str:
