@@ -201,6 +201,23 @@ def test_few_weights_are_looked_at_beside_the_many():
     assert compared(MOVED)["vectors_stretch"] == pytest.approx(1)
 
 
+def test_weights_that_lack_the_last_step_are_told():
+    """A gradient that is applied a step late is in no loss, and turns the whole update by next to nothing."""
+    draw = torch.Generator().manual_seed(1)
+    first = {str(n): torch.zeros(64, 8) for n in range(12)}
+    steps = [{name: torch.randn(64, 8, generator=draw) for name in first} for _ in range(40)]
+    after = [{name: sum(step[name] for step in steps[:n]) for name in first} for n in (39, 40)]
+
+    def ahead(given: dict[str, torch.Tensor]) -> float:
+        comparison = weights.Comparison((), first, first, set(first), previous=after[0])
+        return comparison.compare(after[1], given, True, 0.0)["ahead"]
+
+    noise = {name: 0.1 * torch.randn(64, 8, generator=draw) for name in first}
+    rounded = {name: 0.99 * tensor + noise[name] for name, tensor in after[1].items()}
+    assert ahead(after[0]) == pytest.approx(-1, abs=0.05) and abs(ahead(rounded)) < 0.05
+    assert weights.Comparison((), first, first, set(first)).compare(after[1], after[0], True, 0.0)["ahead"] == 0
+
+
 def test_running_statistics_are_compared_since_the_last_time():
     """No step of a training needs them, so nothing else tells whether they are kept up."""
     draw = torch.Generator().manual_seed(1)
@@ -260,6 +277,7 @@ def test_losses_that_only_look_right():
         ({"stretch_cosine": 0.9}, "In the last part"),
         ({"stretch_cosine": None}, "The cosine is unknown."),
         ({"vectors_stretch": 0.1}, "biases and norms have moved in a different direction"),
+        ({"ahead": -1.1, "stretch_cosine": 0.999}, "the weights are 1.1 steps behind the reference solution's"),
         ({"statistics": 1.0}, "running statistics are not the reference solution's"),
         ({"apart": ["embedding"]}, "the ranks hold different weights: embedding"),
         ({"decay": -0.0095}, "a weight decay that is 0.009 less than the reference solution's"),

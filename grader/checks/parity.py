@@ -52,6 +52,10 @@ VECTORS, VECTORS_SPREAD, MOST_OF_VECTORS = 0.5, 50.0, 0.9
 # How far the change of running statistics may be from the reference's, of itself. On a CPU honest forms in bf16 and from rounded weights
 # were off by up to 0.12 after 36 steps (4a; a ResNet-18 0.08). Statistics that stay: 1; with a tenth of the momentum 0.6 to 1.
 STATISTICS = 0.7
+# How many steps a run may certainly be behind the reference's or ahead of it, by what is in its weights of the reference's last step.
+# Asked where a run is as close as LEAST has it; there honest forms of 4f, at learning rates of 1e-4 and 1e-3 on a CPU, were by 0.11 at
+# most, from rounded weights as well. With each gradient applied a step late: 0.5 to 1.2 after 48 to 144 steps, and nothing else told.
+BEHIND = 0.4
 NAME, TITLE = "parity", "Same training"
 HINT = (
     "Every step must train on its whole batch of job.batches, with the same loss, optimizer, learning rate and weight decay, and update "
@@ -220,13 +224,20 @@ def _off_the_reference(
     for step, update in sorted(replay.updates.items()):
         allowed, rounding, twin = _allowed(step, replay, spread)
         found = distances(submission, replay.losses, update, parity.steps, step, floor)
-        distance = {"found": found._asdict(), "allowed": allowed._asdict(), "decay_difference": update.get("decay")}
+        distance = {
+            "found": found._asdict(),
+            "allowed": allowed._asdict(),
+            "decay_difference": update.get("decay"),
+            "ahead": update.get("ahead"),
+        }
         evidence["replayed"][str(step)] = ({"twin": twin._asdict()} if twin else {}) | distance
         told |= bool(update.get("still") or update.get("apart") or _other_decay(step, update))
         told |= not all(getattr(found, name) <= rounding[name] for name in NEARLY)
         # where all weights are off, these are no farther
         if all(getattr(found, name) <= getattr(allowed, name) for name in ("norm", "distance", "stretch")):
-            told |= bool(_late_vectors(step, update, allowed) or _off_in_statistics(step, update))
+            told |= bool(
+                _late_vectors(step, update, allowed) or _off_in_statistics(step, update) or _behind(step, update, found)
+            )
         problems = problems or _too_far(step, update, found, allowed)  # the first step where it shows says it all
     held_out = _off_on_held_out(parity, replay, spread, floor, evidence)
     evidence["untold"] = bool(problems) and not (told or held_out)
@@ -275,7 +286,7 @@ def _too_far(step: int, update: dict[str, Any], found: Near, allowed: Near) -> l
         least = _cosines(found.stretch, allowed.stretch)
         problems.append(f"In the last part of the {step} steps {elsewhere} {least}")
     problems = problems or _late_vectors(step, update, allowed) or _off_in_statistics(step, update)
-    return problems or _other_decay(step, update)
+    return problems or _behind(step, update, found) or _other_decay(step, update)
 
 
 def _cosines(found: float, allowed: float) -> str:
@@ -305,6 +316,18 @@ def _off_in_statistics(step: int, update: dict[str, Any], whose: str = "referenc
     return [
         f"After {step} steps BatchNorm's running statistics are not the {whose}: their last changes are {update['statistics']:.0%} off, and "
         f"{STATISTICS:.0%} is allowed. Leave the model in training mode."
+    ]
+
+
+def _behind(step: int, update: dict[str, Any], found: Near) -> list[str]:
+    ahead = update.get("ahead") or 0.0
+    close = found.distance <= LEAST.distance and found.stretch <= LEAST.stretch
+    if abs(ahead) <= BEHIND or not close:  # where two trainings part, they do so along their steps
+        return []
+    way = "ahead of" if ahead > 0 else "behind"
+    return [
+        f"After {step} steps the weights are {abs(ahead):.1f} steps {way} the reference solution's. Each step must apply the gradients of its "
+        "own batch."
     ]
 
 

@@ -70,10 +70,13 @@ def _replayed(reference: Reference, checkpoints: Sequence[Checkpoint], progress:
     what = "the reference solution trains as long, for comparison"
     progress(0.78, what)
     with reference.start() as arm:
-        for step in _reached(arm, files, reference.saying(progress, what)):
-            for rank, file in enumerate(files[step]):
-                arm.child.give(of_rank(WEIGHTS, rank), file.read_bytes())
-            updates[step] = arm.child.ask("compare", file=WEIGHTS, stretch=True, ranks=len(files[step]))
+        for step in _reached(arm, {*files, *(step - 1 for step in files)}, reference.saying(progress, what)):
+            if step in files:
+                for rank, file in enumerate(files[step]):
+                    arm.child.give(of_rank(WEIGHTS, rank), file.read_bytes())
+                updates[step] = arm.child.ask("compare", file=WEIGHTS, stretch=True, ranks=len(files[step]))
+            if step + 1 in files:
+                arm.child.ask("remember")
         if not updates:
             return parity_check.Replay(arm.losses, {}, None, math.nan)
         held_out = arm.child.ask("evaluate", file=WEIGHTS)["loss"]

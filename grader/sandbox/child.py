@@ -46,11 +46,11 @@ from grader.sandbox.setting import of_rank
 from grader.sandbox.weights import (
     Comparison,
     add_round_off,
+    comparison_of,
     copies,
     of_rank_weights,
     received,
     received_for,
-    statistics_of,
     trained_tensors,
 )
 from grader.workloads.job import Job
@@ -171,10 +171,8 @@ class Harness:
         if nudge:
             add_round_off(self.model, nudge)
         if initial is not None:
-            own_start = copies(self.model) if nudge else initial
-            trained = {name for name, weight in self.model.named_parameters() if weight.requires_grad}
-            groups, statistics = getattr(self.workload, "APART", ()), statistics_of(self.model)
-            self.comparison = Comparison(groups, initial, own_start, trained, statistics)
+            groups = getattr(self.workload, "APART", ())
+            self.comparison = comparison_of(self.model, groups, initial, nudged=bool(nudge))
         if self.serves:
             self.look = self.workload.Look(seed, self.device, **self.options)
             self.taken = multiprocessing.Value("q", 0, lock=False)
@@ -317,6 +315,11 @@ class Harness:
             return self.comparison.compare(trained_tensors(self.job, self.model), given, stretch, rate, others)
 
         return in_clean_thread(compare)
+
+    def remember(self) -> None:
+        """Keep the weights, a step before they are compared."""
+        assert self.comparison is not None
+        self.comparison.remember(trained_tensors(self.job, self.model))
 
     def evaluate(self, file: str | None = None) -> dict[str, Any]:
         """Loss and accuracy on the held-out data, of the weights in `file` or of this process's own."""

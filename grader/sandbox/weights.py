@@ -16,6 +16,7 @@ from grader.sandbox.reading import finite
 from grader.workloads.job import Job
 
 SAME_WEIGHT = 0.05  # of an update
+SMALLEST = 1e-300  # what nothing is divided by
 SAMPLED = 4096  # numbers of a tensor that are compared between ranks
 
 
@@ -87,6 +88,14 @@ def copies(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.named_parameters()}
 
 
+def comparison_of(
+    model: torch.nn.Module, groups: Sequence[str], initial: dict[str, torch.Tensor], nudged: bool
+) -> Comparison:
+    """For a loop that begins with the model as it is. nudged: that is not with `initial`."""
+    trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
+    return Comparison(groups, initial, copies(model) if nudged else initial, trained, statistics_of(model))
+
+
 def statistics_of(model: torch.nn.Module) -> Statistics:
     own, given = ({n: b.clone() for n, b in model.named_buffers() if b.is_floating_point()} for _ in range(2))
     return Statistics(own, given)
@@ -101,8 +110,13 @@ class Comparison:
     own_start: dict[str, torch.Tensor]  # those that this loop has begun with: the same but for a nudge
     trained: set[str]  # names of those that the optimizer updates
     statistics: Statistics | None = None
+    previous: dict[str, torch.Tensor] | None = None  # this loop's, a step before they are compared
     # this loop's and the submission's, where the last stretch ended
     before: tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]] | None = None
+
+    def remember(self, trained: dict[str, torch.Tensor]) -> None:
+        """Keep this loop's weights, a step before they are compared."""
+        self.previous = {name: trained[name].detach().to("cpu", copy=True) for name in self.initial}
 
     def compare(
         self,
@@ -126,7 +140,7 @@ class Comparison:
             answer["statistics"] = self.statistics.apart(trained, given)
         # onto the device, where all that follows is fast; as copies, for the file is written over
         given = {name: given[name].to(tensor.device, copy=True) for name, tensor in own.items()}
-        updates, vectors, decay = Updates(self.groups), Updates(()), Decay(rate)
+        updates, vectors, decay, missed = Updates(self.groups), Updates(()), Decay(rate), Slope()
         still, apart = [], []
         for name, tensor in own.items():
             own_start, initial = (first[name].to(tensor.device) for first in (self.own_start, self.initial))
@@ -135,6 +149,8 @@ class Comparison:
                 vectors.add(name, a, b)
             if name in self.trained:
                 decay.add(own_start + tensor, b - a)
+            if name in self.trained and self.previous:
+                missed.add(_own_last(tensor.double() - self.previous[name].to(tensor.device).double(), a), b - a)
             if any(_differ(other[name], sampled(given[name]), sampled(b)) for other in others):
                 apart.append(name)
             if a.any() and not b.any():
@@ -145,6 +161,7 @@ class Comparison:
                         answer["types"].append(f"{name}: values of {short} in float32")
         answer["norm_ratio"], answer["cosine"] = updates.norm_ratio(), updates.cosine()
         answer["vectors_cosine"], answer["decay"] = vectors.known_cosine(), decay.certain()
+        answer["ahead"], self.previous = missed.certain(), None
         answer["still"], answer["types"], answer["apart"] = some(still), some(answer["types"]), some(apart)
         if stretch:
             answer |= self._stretch(own, given)
@@ -175,6 +192,8 @@ class Statistics:
         the tensors. 1 where they have stayed; None where nothing changes."""
         apart = []
         for name in self.own.keys() & own.keys() & given.keys():  # who lacks some is told when they are evaluated
+            if given[name].shape != own[name].shape:
+                continue
             change, other = (
                 now[name].cpu().double() - before[name].cpu() for now, before in ((own, self.own), (given, self.given))
             )
@@ -192,6 +211,11 @@ def _lacking(own: dict[str, torch.Tensor], others: Sequence[dict[str, torch.Tens
         for name in sorted(own)
         if name not in other or other[name].shape != sampled(own[name]).shape
     ]
+
+
+def _own_last(step: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
+    """What the last step has for itself, beside the whole update: a training that is a little slower than another lacks no step."""
+    return step - update * float((step * update).sum()) / max(float((update * update).sum()), SMALLEST)
 
 
 def _differ(other: torch.Tensor, given: torch.Tensor, update: torch.Tensor) -> bool:
@@ -226,20 +250,16 @@ class Updates:
         return self.cosine() if any(one for _, one, _ in self.sums.values()) else None
 
 
-class Decay:
-    """How much more weight decay one loop has than another. Each step takes learning rate * weight decay * weight from a weight.
-    That is far too little for the update's direction to show, but it points where the weights do, and nothing else points there.
+class Slope:
+    """How much of a direction is in the difference of two loops' updates, told tensor by tensor."""
 
-    rate: the sum of the learning rates of all steps."""
+    def __init__(self) -> None:
+        self.tensors: list[
+            tuple[float, float]
+        ] = []  # of each: products of direction and difference, squares of the direction
 
-    def __init__(self, rate: float) -> None:
-        self.rate = rate
-        self.tensors: list[tuple[float, float]] = []  # of each: products of pull and difference, squares of the pull
-
-    def add(self, first_and_last: torch.Tensor, difference: torch.Tensor) -> None:
-        """first_and_last: the sum of a weight as it was before all steps and after them. difference: of both loops' updates of it."""
-        pull = -self.rate / 2 * first_and_last.double()
-        self.tensors.append((float((pull * difference).sum()), float((pull * pull).sum())))
+    def add(self, direction: torch.Tensor, difference: torch.Tensor) -> None:
+        self.tensors.append((float((direction * difference).sum()), float((direction * direction).sum())))
 
     def certain(self) -> float:
         """The difference as far as it is certain, towards 0: three standard errors less, told by how tensors differ."""
@@ -249,6 +269,21 @@ class Decay:
         found = sum(product for product, _ in self.tensors) / squares
         error = math.sqrt(sum((product - found * square) ** 2 for product, square in self.tensors)) / squares
         return math.copysign(max(0.0, abs(found) - 3 * error), found)
+
+
+class Decay(Slope):
+    """How much more weight decay one loop has than another. Each step takes learning rate * weight decay * weight from a weight.
+    That is far too little for the update's direction to show, but it points where the weights do, and nothing else points there.
+
+    rate: the sum of the learning rates of all steps."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def add(self, first_and_last: torch.Tensor, difference: torch.Tensor) -> None:
+        """first_and_last: the sum of a weight as it was before all steps and after them. difference: of both loops' updates of it."""
+        super().add(-self.rate / 2 * first_and_last.double(), difference)
 
 
 def add_round_off(model: torch.nn.Module, draw: int) -> None:
