@@ -279,6 +279,7 @@ def test_losses_that_only_look_right():
         ({"vectors_stretch": 0.1}, "biases and norms have moved in a different direction"),
         ({"ahead": -1.1, "stretch_cosine": 0.999}, "the weights are 1.1 steps behind the reference solution's"),
         ({"statistics": 1.0}, "running statistics are not the reference solution's"),
+        ({"statistics": 0.8}, "running statistics are not the reference solution's"),
         ({"apart": ["embedding"]}, "the ranks hold different weights: embedding"),
         ({"decay": -0.0095}, "a weight decay that is 0.009 less than the reference solution's"),
     ],
@@ -619,3 +620,12 @@ def test_steps_that_drift_where_nothing_was_timed():
     reference = Reference(lab, set_up(lab.forms["cpu"], "cpu").untimed, seed=1, began=time.monotonic())
     same_to_the_end(findings, reference, lambda pairs: None, silent)
     assert findings.work.parity.status == "PASS"
+
+
+@pytest.mark.parametrize(("statistics", "status"), [(1.0, FAIL), (0.99, PASS), (1.2, PASS)])
+def test_where_trainings_part_so_do_running_statistics(statistics, status):
+    """As rounding leads there. Then only those that stay exactly as they are tell."""
+    wide = Spread(((STEPS, NEAR._replace(stretch=0.02)),))
+    parted = SAME | {"statistics": statistics, "stretch_cosine": 0.98}
+    replay = parity.Replay(REFERENCE, {STEPS: parted}, 1.0, 1.0)
+    assert parity.late(TOLERANCES, REFERENCE[:60], REFERENCE, wide, replay).status == status

@@ -51,7 +51,7 @@ DECAY = 0.006
 VECTORS, VECTORS_SPREAD, MOST_OF_VECTORS = 0.5, 50.0, 0.9
 # How far the change of running statistics may be from the reference's, of itself. On a CPU honest forms in bf16 and from rounded weights
 # were off by up to 0.12 after 36 steps (4a; a ResNet-18 0.08). Statistics that stay: 1; with a tenth of the momentum 0.6 to 1.
-STATISTICS = 0.7
+STATISTICS, FROZEN = 0.7, 1.0
 # How many steps a run may certainly be behind the reference's or ahead of it, by what is in its weights of the reference's last step.
 # Asked where a run is as close as LEAST has it; there honest forms of 4f, at learning rates of 1e-4 and 1e-3 on a CPU, were by 0.11 at
 # most, from rounded weights as well. With each gradient applied a step late: 0.5 to 1.2 after 48 to 144 steps, and nothing else told.
@@ -109,7 +109,7 @@ def early(parity: Parity, starter: Sequence[float], submission: Sequence[float],
         problems.append(f"Over the first {n} steps the losses are {found} off on average. At most {most} is allowed.")
     problems += _off_in_update(parity, update)
     problems = problems or _off_in_vectors(n, update.get("vectors_cosine"), VECTORS, "starter's")
-    problems = problems or _off_in_statistics(n, update, "starter's")
+    problems = problems or _off_in_statistics(n, update, True, "starter's")
     problems = problems or _other_decay(n, update, "starter's")  # what is far off elsewhere may look like it
     return _result(problems, evidence, FORWARD_HINT if first > parity.loss else HINT)
 
@@ -236,7 +236,9 @@ def _off_the_reference(
         # where all weights are off, these are no farther
         if all(getattr(found, name) <= getattr(allowed, name) for name in ("norm", "distance", "stretch")):
             told |= bool(
-                _late_vectors(step, update, allowed) or _off_in_statistics(step, update) or _behind(step, update, found)
+                _late_vectors(step, update, allowed)
+                or _off_in_statistics(step, update, _close(found))
+                or _behind(step, update, found)
             )
         problems = problems or _too_far(step, update, found, allowed)  # the first step where it shows says it all
     held_out = _off_on_held_out(parity, replay, spread, floor, evidence)
@@ -285,7 +287,7 @@ def _too_far(step: int, update: dict[str, Any], found: Near, allowed: Near) -> l
     elif not found.stretch <= allowed.stretch:
         least = _cosines(found.stretch, allowed.stretch)
         problems.append(f"In the last part of the {step} steps {elsewhere} {least}")
-    problems = problems or _late_vectors(step, update, allowed) or _off_in_statistics(step, update)
+    problems = problems or _late_vectors(step, update, allowed) or _off_in_statistics(step, update, _close(found))
     return problems or _behind(step, update, found) or _other_decay(step, update)
 
 
@@ -310,19 +312,26 @@ def _off_in_vectors(step: int, cosine: float | None, most: float, whose: str) ->
     ]
 
 
-def _off_in_statistics(step: int, update: dict[str, Any], whose: str = "reference solution's") -> list[str]:
-    if (update.get("statistics") or 0.0) <= STATISTICS:
+def _off_in_statistics(
+    step: int, update: dict[str, Any], close: bool, whose: str = "reference solution's"
+) -> list[str]:
+    """close: the two trainings are. Others have statistics of their own, but none that stay as they are."""
+    off = update.get("statistics") or 0.0
+    if off <= STATISTICS or not (close or off == FROZEN):
         return []
     return [
-        f"After {step} steps BatchNorm's running statistics are not the {whose}: their last changes are {update['statistics']:.0%} off, and "
+        f"After {step} steps BatchNorm's running statistics are not the {whose}: their last changes are {off:.0%} off, and "
         f"{STATISTICS:.0%} is allowed. Leave the model in training mode."
     ]
 
 
+def _close(found: Near) -> bool:
+    return found.distance <= LEAST.distance and found.stretch <= LEAST.stretch
+
+
 def _behind(step: int, update: dict[str, Any], found: Near) -> list[str]:
     ahead = update.get("ahead") or 0.0
-    close = found.distance <= LEAST.distance and found.stretch <= LEAST.stretch
-    if abs(ahead) <= BEHIND or not close:  # where two trainings part, they do so along their steps
+    if abs(ahead) <= BEHIND or not _close(found):  # where two trainings part, they do so along their steps
         return []
     way = "ahead of" if ahead > 0 else "behind"
     return [
