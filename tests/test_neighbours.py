@@ -52,9 +52,9 @@ def lab(starter: str, target: float) -> Lab:
 
 @contextlib.contextmanager
 def busy() -> Iterator[None]:
-    """Three programs a processor that never rest."""
+    """Three programs a processor that never rest, each in an autogroup of its own: Linux shares processors out among these."""
     command = [sys.executable, "-c", "while True: pass"]
-    programs = [subprocess.Popen(command) for _ in range(3 * os.cpu_count())]
+    programs = [subprocess.Popen(command, start_new_session=True) for _ in range(3 * os.cpu_count())]
     try:
         yield
     finally:
