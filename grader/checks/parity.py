@@ -235,11 +235,7 @@ def _off_the_reference(
         told |= not all(getattr(found, name) <= rounding[name] for name in NEARLY)
         # where all weights are off, these are no farther
         if all(getattr(found, name) <= getattr(allowed, name) for name in ("norm", "distance", "stretch")):
-            told |= bool(
-                _late_vectors(step, update, allowed)
-                or _off_in_statistics(step, update, _close(found))
-                or _behind(step, update, found)
-            )
+            told |= bool(_apart_in_detail(step, update, found, allowed))
         problems = problems or _too_far(step, update, found, allowed)  # the first step where it shows says it all
     held_out = _off_on_held_out(parity, replay, spread, floor, evidence)
     evidence["untold"] = bool(problems) and not (told or held_out)
@@ -287,8 +283,16 @@ def _too_far(step: int, update: dict[str, Any], found: Near, allowed: Near) -> l
     elif not found.stretch <= allowed.stretch:
         least = _cosines(found.stretch, allowed.stretch)
         problems.append(f"In the last part of the {step} steps {elsewhere} {least}")
-    problems = problems or _late_vectors(step, update, allowed) or _off_in_statistics(step, update, _close(found))
-    return problems or _behind(step, update, found) or _other_decay(step, update)
+    return problems or _apart_in_detail(step, update, found, allowed) or _other_decay(step, update)
+
+
+def _apart_in_detail(step: int, update: dict[str, Any], found: Near, allowed: Near) -> list[str]:
+    """What the length and direction of the whole update don't show."""
+    return (
+        _late_vectors(step, update, allowed)
+        or _off_in_statistics(step, update, _close(found))
+        or _behind(step, update, found)
+    )
 
 
 def _cosines(found: float, allowed: float) -> str:

@@ -337,8 +337,7 @@ class Loading:
 def _batch_size(sampler) -> int | None:
     """Of a sampler of batches, also within one that repeats it without an end, as timm's and YOLO's."""
     size = getattr(sampler, "batch_size", None)
-    inner = getattr(sampler, "sampler", None)
-    return size if size is not None or inner is None else getattr(inner, "batch_size", None)
+    return size if size is not None else getattr(getattr(sampler, "sampler", None), "batch_size", None)
 
 
 class Recorder:
