@@ -6,8 +6,6 @@ For those who have no nsys: the tables and columns are those of NVIDIA's schema,
 PyTorch's profiler does not record stays out: calls of the operating system, page faults, other processes, GPU metrics.
 https://docs.nvidia.com/nsight-systems/UserGuide/index.html (SQLite Schema Reference)"""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

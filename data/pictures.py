@@ -1,8 +1,6 @@
 """Small pictures in one array: thumbnails of the generated image set, made once. train.npy and held_out.npy hold
 (count, size, size, 3) uint8."""
 
-from __future__ import annotations
-
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

@@ -5,8 +5,6 @@ A loop is a generator that yields once a step. Two loops of a case differ in the
 the same batches, the same kernels wherever the cause allows it. Their parts are marked as phases "data_wait", "h2d",
 "fwd", "bwd" and "opt"."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

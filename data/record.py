@@ -8,8 +8,6 @@ Each loop of a case (see `grader.data.planted`) runs in a process of its own, on
 without the profiler, then one profiling session. A case whose side files are there is not recorded again: a stopped
 run goes on where it was."""
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

@@ -3,8 +3,6 @@
 Ten classes, each with a coarse pattern of its own that a tile shows faintly, under noise; one label in five is wrong. So the
 loss falls slowly and never to zero, and two runs can be compared by it. A tile depends on its index and shape only."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Callable

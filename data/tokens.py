@@ -4,8 +4,6 @@ The tokens are those of the text corpus (see `text`): words, numbers, spaces and
 is not frequent is spelled in bytes. A vocabulary as large as GPT-2's so has GPT-2's costs, and there is something to learn.
 """
 
-from __future__ import annotations
-
 import platform
 import re
 import sys

@@ -1,7 +1,5 @@
 """The course's grader. In a notebook: `import grader; lab = grader.lab("2a_workers")`."""
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Calibration: what the reference solution gains on this machine, how its training goes, and where it leads."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import math

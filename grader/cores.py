@@ -1,7 +1,5 @@
 """Sets of processor cores: how they are written, and how those of a host are shared among its GPUs."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

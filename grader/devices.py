@@ -3,8 +3,6 @@
 Measured ones come first. For the others stand the makers' data sheets, which no kernel quite reaches. What a sheet does not say is
 None, and a device that is not here is unknown: nobody else's figures are put in its place."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

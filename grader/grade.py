@@ -3,8 +3,6 @@
 `grade` serves every kind of lab, each measured and judged by the module that the lab names (`graded_by`). What follows it is the
 most common kind, a training loop made faster; its chapters are in `grader.grading`."""
 
-from __future__ import annotations
-
 import importlib
 import secrets
 import tempfile

@@ -1,7 +1,5 @@
 """Looking at a loop without grading it: run it, count what it does, profile it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

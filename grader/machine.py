@@ -1,7 +1,5 @@
 """Facts about this machine, and whether it is free to measure on. No torch: NVML and the operating system answer."""
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import importlib.metadata

@@ -1,7 +1,5 @@
 """NVML's handles, by the names that CUDA_VISIBLE_DEVICES has for GPUs and for slices of one that is divided (MIG), and its meter of energy."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import time

@@ -1,7 +1,5 @@
 """Where the course lies on this machine."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 
 `clean` leaves no control or escape characters and no flood; `to_html` escapes what it leaves."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """A learner's submission: the %%submission cells of a notebook, as text. Nothing here is ever executed in this process."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import json

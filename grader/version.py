@@ -1,7 +1,5 @@
 """The content hash of what decides a grade: a result is kept, and compared, under the code that made it."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from collections.abc import Iterable

@@ -10,8 +10,6 @@ reader: the same inputs without atheris take no memory).
 
 `check` is what must hold for any bytes; test_trace_reader.py uses it too."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """What the tests of the sandbox and of the grade share: a lab that takes a second, and looks at what is left behind."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import mmap

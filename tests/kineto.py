@@ -1,7 +1,5 @@
 """A trace file around events of a test's own. Needs nothing but the standard library, as the fuzzer uses it, too."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """Recordings of simulated training loops, whose true causes and true step time without each of them are known."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterable, Mapping

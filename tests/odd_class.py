@@ -3,8 +3,6 @@
 Each kind was seen in a real class, or is the next one of its sort: editors that drop metadata or write another encoding, cells
 copied and deleted, files renamed and packed, names of all kinds. All of them know the answers, so that few grades are made."""
 
-from __future__ import annotations
-
 import copy
 import csv
 import io

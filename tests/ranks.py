@@ -1,7 +1,5 @@
 """Traces of all ranks of a job whose waits are known, as they are made here: nothing is measured."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Keyboard and screen reader in a real browser: what is shown has names, headers and an order, and fits a narrow window."""
 
-from __future__ import annotations
-
 import contextlib
 
 import nbformat

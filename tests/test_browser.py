@@ -1,7 +1,5 @@
 """A lab in JupyterLab in a real browser: Run All ends in a report that is on the page, and an edited cell replaces itself."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

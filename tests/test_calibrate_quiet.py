@@ -1,7 +1,5 @@
 """A calibration says how long it takes, and gives up at once where others use the machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

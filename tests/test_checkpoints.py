@@ -1,7 +1,5 @@
 """Checkpoints on a slow drive: what it takes, when a write is done, and how a grade judges what lies there."""
 
-from __future__ import annotations
-
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A class through `grader class` as an instructor meets it: real workers, killed with SIGKILL, and nbgrader on what they made."""
 
-from __future__ import annotations
-
 import ast
 import csv
 import json

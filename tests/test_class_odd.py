@@ -1,7 +1,5 @@
 """A round with a class of odd students, by the commands of docs/instructors.md: nobody's points, text or mark is lost."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """The command line as a user meets it: real processes, exit statuses, one clear line for unusable input."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

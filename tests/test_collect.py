@@ -1,7 +1,5 @@
 """What Moodle and Canvas pack, made as they make it, comes to the places where a class is graded."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

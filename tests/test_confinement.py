@@ -1,7 +1,5 @@
 """What the grader says of this machine's confinement, and what it refuses where files cannot be confined."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

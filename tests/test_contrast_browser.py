@@ -1,7 +1,5 @@
 """What JupyterLab's themes make of cards and reports: every text can be read, in light, dark and high contrast."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which cores a grade has: a fair share for each GPU of a host, what a container and a user allow, and that a loop keeps to them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

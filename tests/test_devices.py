@@ -1,7 +1,5 @@
 """What is known of GPUs: names, formats, where the figures come from."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pynvml

@@ -1,7 +1,5 @@
 """`grader diagnose` as its users meet it: real processes on real files, exit statuses, JSON, text and page."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """The GPU's own meter of energy."""
 
-from __future__ import annotations
-
 import math
 import time
 

@@ -1,7 +1,5 @@
 """No explanation is lost: what a student wrote is read by a person, wherever it stands and whatever an editor dropped."""
 
-from __future__ import annotations
-
 import copy
 import json
 import shutil

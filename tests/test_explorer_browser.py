@@ -1,7 +1,5 @@
 """The explorer in JupyterLab in a real browser: run a cell, choose a gap and a kernel, read what proves them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

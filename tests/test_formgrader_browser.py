@@ -1,7 +1,5 @@
 """Formgrader in a real browser, with a class of five: it lists what needs a person, shows the report, and takes points."""
 
-from __future__ import annotations
-
 import pytest
 import readable
 from nbgrader.api import Gradebook

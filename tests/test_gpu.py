@@ -1,7 +1,5 @@
 """What only a GPU can show. Skipped, and said so, where there is none."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

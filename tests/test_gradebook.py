@@ -1,7 +1,5 @@
 """Many at once on one gradebook, as `nbgrader_config.py` opens it: nobody's points are lost."""
 
-from __future__ import annotations
-
 import collections
 import multiprocessing
 import shutil

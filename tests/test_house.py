@@ -1,7 +1,5 @@
 """The structure of the grader: rooms, types, privacy, sizes, what the hash of a grade covers, what notebooks import."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

@@ -1,7 +1,5 @@
 """What a learner has outside of a checkout: the course laid down in a folder, the small install, what a child may not read of it."""
 
-from __future__ import annotations
-
 import html
 import json
 import os

@@ -1,7 +1,5 @@
 """What the names of kernels tell, one name a line: collected from recordings and from the sources of the libraries named."""
 
-from __future__ import annotations
-
 import pytest
 
 from grader.trace import kernels

@@ -1,7 +1,5 @@
 """Kernels from texts that anybody may have written, and records of calls that are made up: what the grader launches again."""
 
-from __future__ import annotations
-
 import importlib
 import json
 

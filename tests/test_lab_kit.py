@@ -1,7 +1,5 @@
 """What labs can ask for beside throughput and trace: logs, a preparation, counts of the workload and of the drive."""
 
-from __future__ import annotations
-
 import copy
 import json
 from dataclasses import replace

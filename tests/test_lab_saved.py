@@ -1,7 +1,5 @@
 """After a kernel's restart, with Validate, and from one check to the next: what a lab's notebook says."""
 
-from __future__ import annotations
-
 import pytest
 from nbformat.v4 import new_code_cell, new_output
 from nbgrader.utils import determine_grade

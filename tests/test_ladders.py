@@ -1,7 +1,5 @@
 """What was measured of a ladder, in the lab's notebook."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A learner's first lab in a real browser: from the map to full marks, with what a learner sees and types alone."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """How the lessons read: an early result, folded plumbing, drawings, questions with folded answers, terms in the glossary."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ElementTree
 

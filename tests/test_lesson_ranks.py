@@ -1,7 +1,5 @@
 """The ranks that lessons start: all of them take part, and what fails in one is told."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

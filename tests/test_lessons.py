@@ -1,7 +1,5 @@
 """The lessons: their form, and that they run from top to bottom in small on the CPU, without a warning."""
 
-from __future__ import annotations
-
 import base64
 import io
 import itertools

@@ -1,7 +1,5 @@
 """What is read of machines that are not this one: their files and NVML's answers are as those of such a machine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

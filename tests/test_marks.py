@@ -1,7 +1,5 @@
 """The marks of a class: one maximum, a table of ours, and what Canvas and Moodle import."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

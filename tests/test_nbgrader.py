@@ -1,7 +1,5 @@
 """nbgrader's own commands on a small class: what they release, the scores they keep, the feedback they write."""
 
-from __future__ import annotations
-
 import collections
 import copy
 import csv

@@ -1,7 +1,5 @@
 """Other programs that keep the processors busy, or fill the memory, during a grade: never a wrong mark. (On the GPU: test_gpu.py.)"""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A night: what it consists of, what it finds, and that it finds nothing where nothing is."""
 
-from __future__ import annotations
-
 import copy
 import importlib.util
 import json

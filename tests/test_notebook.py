@@ -1,7 +1,5 @@
 """A lab in a real kernel: what the magic records, what is shown, what is left behind."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

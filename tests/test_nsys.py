@@ -1,7 +1,5 @@
 """A trace of torch.profiler as a report of Nsight Systems."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import sqlite3

@@ -2,8 +2,6 @@
 
 What only a GPU shows is in `test_gpu.py`."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """Drawings, and pages that the grader writes, in a real browser: all words can be read, and nothing is wider than the window."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

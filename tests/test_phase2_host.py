@@ -1,7 +1,5 @@
 """Lab 2i: how its metric is counted, the records, and that starter, half fix and solution are told apart by it."""
 
-from __future__ import annotations
-
 import gc
 
 import pytest

@@ -1,8 +1,6 @@
 """The labs of phase 2 on the CPU: what can be measured there separates starter, half fix and solution, and what is wrong is
 rejected with its cause named. What needs a GPU is measured by `tests/benchmarks/measured.py`."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import replace
 from typing import Any

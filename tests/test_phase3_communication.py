@@ -1,7 +1,5 @@
 """Several ranks in one confined child, the lab about gradient averaging, and what both count."""
 
-from __future__ import annotations
-
 import re
 import socket
 import subprocess

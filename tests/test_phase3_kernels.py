@@ -1,7 +1,5 @@
 """Attention and kernels of one's own: labs 3f and 3i on the CPU, and what their grades are made of."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,8 +1,6 @@
 """The labs about launches and torch.compile on the CPU: what can be counted there separates starter, half fix and solution,
 and what is wrong is rejected with its cause named. What needs a GPU is measured by `tests/benchmarks/measured.py`."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Lab 3n on the CPU: the documents, the training, what its matmuls work on, and that what is wrong is rejected by name."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import variants

@@ -1,7 +1,5 @@
 """Memory, seen from outside: what grows, what does not fit, and the labs 3g and 3h that ask for it."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path

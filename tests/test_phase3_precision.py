@@ -1,8 +1,6 @@
 """The labs about number formats and shapes on the CPU: the training, what can be counted there, and that what is wrong is
 rejected with its cause named. What needs a GPU is measured by `tests/benchmarks/measured.py`."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import pytest

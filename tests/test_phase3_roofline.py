@@ -1,7 +1,5 @@
 """Phase 3: the lab of the costliest operations, the healthy loop, and the retest."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import nbformat

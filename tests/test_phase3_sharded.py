@@ -1,7 +1,5 @@
 """The lab about a sharded model's messages, and weights that all ranks must gather."""
 
-from __future__ import annotations
-
 import pytest
 import safetensors.torch
 import torch

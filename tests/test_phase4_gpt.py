@@ -1,8 +1,6 @@
 """The GPT-2 lab on the CPU: its tokens, the training, and that what is wrong is rejected with its cause named. What needs a
 GPU is measured by `tests/benchmarks/measured.py` and `tests/benchmarks/nanogpt_peer.py`."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

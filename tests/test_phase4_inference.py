@@ -1,7 +1,5 @@
 """The lab 4e: requests in place of training steps, and looks at their answers in place of losses and weights."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

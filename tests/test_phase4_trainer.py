@@ -1,7 +1,5 @@
 """The lab of Hugging Face's Trainer on the CPU. Skipped where its packages are missing, but for what is said there."""
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A pool that lasts and its front door: what comes in, what stays out, and that its grades outlive their coordinator."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """labs/ is what `make release` makes of solutions/."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The report renders every kind of result, shows nothing of it raw, and never flatters what was not measured."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """What people show each other: the picture of a grade, and the board of those who agreed."""
 
-from __future__ import annotations
-
 import pytest
 from PIL import Image
 from test_marks import course  # noqa: F401  (a fixture)

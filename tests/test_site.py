@@ -1,7 +1,5 @@
 """The web site: every page is there, every link leads somewhere, nothing is loaded from elsewhere, and a phone shows it."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

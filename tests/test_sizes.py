@@ -1,7 +1,5 @@
 """What a lab's page says of its sizes is what its job has."""
 
-from __future__ import annotations
-
 import importlib
 import re
 

@@ -1,7 +1,5 @@
 """The solution notebooks: their form, and that they run from top to bottom."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The start notebook: the map holds all of the course, its links lead somewhere, and it knows how far one is."""
 
-from __future__ import annotations
-
 import json
 import re
 

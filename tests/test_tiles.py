@@ -1,7 +1,5 @@
 """What the archive of tiles counts, and what its reads leave in a trace."""
 
-from __future__ import annotations
-
 import multiprocessing
 import sqlite3
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """Traces of anybody's job: other vendors, other frameworks, without marks, with flaws. Made by hand in a few lines, so that what is
 true of each is known exactly, and a few real ones in `data/`."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that break off, as where a disk was full: what is whole is judged by, the rest is left out, and both are said."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

@@ -1,7 +1,5 @@
 """A harmless flaw costs the damaged part and not the verdict: events that are missing, or there twice, and times in another unit."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

@@ -1,7 +1,5 @@
 """All ranks of a job: who waits for whom, and why, of jobs whose waits are known, and of a real one."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Kinds of foreign traces that were once misread, each with neighbours. Made by hand, so that what is true of each is known."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

@@ -1,7 +1,5 @@
 """Pictures and explorer: what they say, not their pixels."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

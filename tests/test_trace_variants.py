@@ -1,7 +1,5 @@
 """The same recording as other tools, releases and vendors write it: the verdict and the counts stay, or the trace says why not."""
 
-from __future__ import annotations
-
 import copy
 import gzip
 import json

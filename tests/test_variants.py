@@ -1,7 +1,5 @@
 """The variants of each lab: what a new one lacks is said by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

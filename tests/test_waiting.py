@@ -1,7 +1,5 @@
 """What is said while the reference solution trains, and what the demo shows."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

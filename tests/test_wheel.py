@@ -1,7 +1,5 @@
 """The wheel: built, installed, and used outside of any checkout: the small install, and the whole course."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import os

@@ -1,7 +1,5 @@
 """Are the answers to requests those of the untouched loop? The gate of labs that serve in place of training."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import fmean

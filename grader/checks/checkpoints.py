@@ -2,8 +2,6 @@
 
 Files are read as safetensors, which hold numbers and nothing that could run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Does the loop still log what it logged? A gate like parity: leaving the logs out is no fix."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Does the loop keep what it no longer needs, and does it fit? Both as seen from outside."""
 
-from __future__ import annotations
-
 import math
 
 from grader.labs.lab import Budget, Growth

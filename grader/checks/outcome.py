@@ -1,8 +1,6 @@
 """Does the trained model do as well as long trainings of the reference did? A gate like parity: on held-out data, evaluated
 by the trusted side, after the last timed step."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

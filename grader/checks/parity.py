@@ -1,7 +1,5 @@
 """Is it still the same training? A gate: without it there are no points for throughput or trace."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

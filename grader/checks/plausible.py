@@ -1,7 +1,5 @@
 """Did the timed steps do what they cannot do without, and can they have been as fast as they were measured?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from grader import machine

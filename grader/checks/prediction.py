@@ -1,7 +1,5 @@
 """Was the prediction, made before the first profile, right?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any

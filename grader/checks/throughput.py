@@ -1,7 +1,5 @@
 """Is it faster, and by how much of what can be won on this machine?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Does the trace show that the cause is gone? Counts and shares only, never milliseconds."""
 
-from __future__ import annotations
-
 from grader.labs.lab import AtLeast, TraceCheck
 from grader.result import AGAIN, FAIL, INCONCLUSIVE, PASS, CheckResult
 from grader.trace import Metrics, catalogue

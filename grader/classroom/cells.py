@@ -3,8 +3,6 @@
 Cells are the JSON of notebooks: dictionaries. Editors drop metadata, some the ids as well, so a cell is known by its name in
 nbgrader's metadata, else by its id, else by its text."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import hashlib

@@ -1,7 +1,5 @@
 """A learner's side of a pool: sends a submission to its gateway, and returns the Result."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

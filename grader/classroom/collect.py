@@ -2,8 +2,6 @@
 
 An archive is a stranger's: entries are read one by one, each up to a limit, and never unpacked to a name of their own."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import lzma

@@ -3,8 +3,6 @@
 A result is kept as soon as it is here, so whatever is killed, the next run makes only what is missing. A grade that was
 under way goes on in a pool that lasts, and the next run takes it over. An embedded pool ends with this process."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

@@ -7,8 +7,6 @@ text goes on to a worker, which confines it as it does every submission.
     in   {"lab": name, "source": text} and, where wanted, "prediction": {"cause": text, "gain": number, "device": "cuda" or "cpu"}, "quick": bool
     out  {"waiting": grades before it} | {"share": done, "what": text} ... then {"result": {...}} or {"error": text}"""
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import contextlib

@@ -7,8 +7,6 @@ door   those who may hand in a submission, one certificate each, and the front d
 FOLDER/pool-ca.pem, pool-node.pem, door-ca.pem, door-ca-key.pem, door.pem, users.txt (who may come in), users/NAME.pem (for
 NAME: key, certificate and the door's authority in one file)"""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -3,8 +3,6 @@
 A mark is what was measured, of as many points as can be measured on that machine (one number a lab and machine), and what a person
 gave by hand. Canvas and Moodle get the percentage of it, in points of the maximum that is set there."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,7 +1,5 @@
 """Who is who: names, ids and numbers as Moodle, Canvas, an instructor's list and the gradebook write them."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import unicodedata

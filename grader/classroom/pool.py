@@ -4,8 +4,6 @@ embedded   worker processes of this machine, one a GPU, each with its own share 
 address    a pool that runs already (`grader pool start`)
 slurm      a job a worker, through dask-jobqueue"""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import shutil

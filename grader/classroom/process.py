@@ -3,8 +3,6 @@ progress and the result go out as lines of JSON, and it waits for the next one.
 
 Started ahead, it has imported what a grade needs. It ends with whoever started it, and its children end with it."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A pool that lasts: scheduler, workers and gateway of one machine, and workers that join from others."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from collections.abc import Callable, Sequence

@@ -2,8 +2,6 @@
 
 One process writes here, the coordinator, each file whole or not at all; any number may read meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

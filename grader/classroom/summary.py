@@ -1,7 +1,5 @@
 """What a class's grades amount to: how the marks are distributed, what needs a person's look, what it cost."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import hashlib

@@ -3,8 +3,6 @@
 A grade that dies or hangs costs only itself. Nothing of a learner's runs in this process or in that one, only in that
 one's confined children."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Moodle's grading worksheet, as it is exported in English or German: its columns, and when each student handed in."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime

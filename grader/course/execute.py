@@ -1,7 +1,5 @@
 """Executes notebooks on this machine and keeps their outputs."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

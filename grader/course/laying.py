@@ -1,7 +1,5 @@
 """Lays the course down in a folder of the learner's: notebooks with their figures, labs. What a learner changed stays."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

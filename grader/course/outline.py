@@ -3,8 +3,6 @@
 A new lesson or lab is one line of `PHASES`. Titles and goals are not repeated here: a lesson's is its first heading, a
 lab's stands in its declaration."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Every grade of a lab as a line in a file beside its notebook, and the last report in full."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

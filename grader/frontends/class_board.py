@@ -1,7 +1,5 @@
 """`grader class board`: the leaderboard of a class, by lab and machine, of those who agreed to be on it."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`grader class`: every submission of a class, measured on a pool, and the summary of all marks."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import time

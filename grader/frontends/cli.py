@@ -1,7 +1,5 @@
 """The command `grader`: which commands there are, and what their errors come to."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """`grader class collect`: what Moodle and Canvas pack of a class, put where it is graded."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """`grader compare`: is my loop faster than it was? As text for a terminal, as JSON, and as a page with pictures."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A report in the forms that --html and --json ask for, and in the terminal."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -2,8 +2,6 @@
 
 Every name in a trace is untrusted: it goes through `safe_text` (no control characters, no endless text, no markup)."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import math

@@ -3,8 +3,6 @@
 >>> found = diagnose_job.job_of(["trace-rank0.json.gz", "trace-rank1.json.gz"])
 >>> print(diagnose_job.text("my job", found))"""
 
-from __future__ import annotations
-
 import dataclasses
 import gzip
 import zlib

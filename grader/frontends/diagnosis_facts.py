@@ -1,7 +1,5 @@
 """What a trace tells, as words and numbers in words: for the terminal and for the page of `grader diagnose`."""
 
-from __future__ import annotations
-
 from grader.safe_text import clean, rounded, size_text, times
 from grader.trace import Analysis, Metrics, Trace, catalogue
 from grader.trace.analysis import Operation

@@ -1,7 +1,5 @@
 """What `grader diagnose` tells of each stream of a GPU, and of how long kernels are: for the page and as JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the fields of a check's evidence are called in a report; the result file keeps the fields' own names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from grader.safe_text import inline, key_words

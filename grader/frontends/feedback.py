@@ -1,7 +1,5 @@
 """`grader class feedback`: nbgrader's feedback pages in archives that Moodle and Canvas give back to the students."""
 
-from __future__ import annotations
-
 import argparse
 import io
 import re

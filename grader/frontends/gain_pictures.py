@@ -1,7 +1,5 @@
 """Pictures of gains on a log axis: that of one grade, and the ladder of all attempts. They need matplotlib."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 

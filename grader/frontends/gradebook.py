@@ -1,7 +1,5 @@
 """What nbgrader's gradebook keeps of a notebook: no explanation gets its points, or loses them, unread."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from nbformat.notebooknode import NotebookNode

@@ -1,8 +1,6 @@
 """What all labs' pages say in the same words, made from each lab's declaration: `make release` writes it into the solutions' cells
 that are tagged "generated:NAME"."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 

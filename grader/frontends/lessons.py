@@ -1,7 +1,5 @@
 """Execute the lessons on this machine and keep their outputs: `python -m grader.frontends.lessons [NOTEBOOK ...]`."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

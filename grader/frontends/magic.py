@@ -4,8 +4,6 @@ It is an input transformer (the magic's line becomes a comment) rather than a fu
 errors, line numbers, `await` and the value of the last line are those of an ordinary cell. Which cell it was comes from
 the events around its execution."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

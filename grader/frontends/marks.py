@@ -1,7 +1,5 @@
 """`grader class marks`: the marks of a class as they stand, for us, for Canvas and for Moodle. It measures nothing."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from pathlib import Path

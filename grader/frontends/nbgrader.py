@@ -3,8 +3,6 @@
 Preprocessors that take the place of nbgrader's own; `nbgrader_config.py` lists them. No kernel is ever started for a
 student's notebook: its %%submission cells go, as text, to `grader.grade.grade`."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import math

@@ -1,7 +1,5 @@
 """`grader nightly`: execute and grade everything, and say what failed or got slower."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import math

@@ -1,7 +1,5 @@
 """`grader pool`: the certificates and the start of a pool that lasts; and where other commands grade, as their options say."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import sys

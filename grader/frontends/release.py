@@ -4,8 +4,6 @@
 The same steps as `nbgrader generate_assignment` with this repository's configuration, but in a temporary course and without
 the one that writes to the gradebook: that of a running class is neither needed nor touched."""
 
-from __future__ import annotations
-
 import logging
 import shutil
 import sys

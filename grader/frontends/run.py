@@ -1,7 +1,5 @@
 """`grader run -- COMMAND`: a training command as it is, its step time, what holds it back, and what the whole run came to."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import gzip

@@ -1,7 +1,5 @@
 """%%grader_run: a notebook's cell that trains, looked at as `grader run` looks at a command."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Says what it may mean that nothing is said: where a submission runs, nothing is timed, and it takes long."""
 
-from __future__ import annotations
-
 import contextvars
 import re
 import threading

@@ -1,7 +1,5 @@
 """The sizes of a lab's forms, as its page and its card show them: what is needed to predict a gain."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Progress in a terminal."""
 
-from __future__ import annotations
-
 import sys
 import time
 

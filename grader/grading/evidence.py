@@ -1,7 +1,5 @@
 """What a grade finds out: each chapter's part is frozen, and the record of the grade holds the latest of each."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """What is said of code that failed: in the words, and with the lines, of the learner's notebook."""
 
-from __future__ import annotations
-
 import re
 
 from grader.sandbox.child_error import ChildError

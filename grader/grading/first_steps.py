@@ -1,7 +1,5 @@
 """The first steps of both loops from the same seed, before anything is timed."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from grader.checks import answers as answers_check

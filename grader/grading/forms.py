@@ -1,7 +1,5 @@
 """In which form a lab is graded here, what is missing for that, on which cores, with which data, and how long it is measured."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import importlib.util

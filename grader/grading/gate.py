@@ -1,7 +1,5 @@
 """Whether this machine is fit to measure on: before a grade, before each timed block, and after a loop ran out of memory."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from grader import machine

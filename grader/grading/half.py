@@ -1,7 +1,5 @@
 """What a GPU without some units asks for: the course's own loops in fp16, checks that such a GPU can pass, a target it can reach."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection

@@ -1,7 +1,5 @@
 """One profile of each loop, in the process that was timed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from grader import trace

@@ -1,7 +1,5 @@
 """The race: pairs of timed blocks of two loops, until it is known how much faster one of them is."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence

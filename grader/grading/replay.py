@@ -1,7 +1,5 @@
 """The reference solution trains as long from this grade's seed: was the timed run the same training to its end?"""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import tempfile

@@ -1,7 +1,5 @@
 """The order of a submission's changes: the untouched loop is timed with them, one set after another, in trusted processes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From what a grade has found to its checks: gates in order, then each check alone, then caps."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple

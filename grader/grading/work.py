@@ -1,7 +1,5 @@
 """Whether the loop still does its work: what it reads and logs, the memory it holds, and what its model has learned."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 import time

@@ -2,8 +2,6 @@
 
 What is right is computed here, from the trace and from the side file that says how it was recorded."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

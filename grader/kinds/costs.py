@@ -3,8 +3,6 @@
 What is right is computed from a trace: one that the grade records of the course's own loop, or one that was recorded before. The
 answers are read as literals, never executed."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterable

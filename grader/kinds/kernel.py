@@ -10,8 +10,6 @@ texts, grids and arguments, and the copies beside them. A third process, in whic
 that on inputs drawn afterwards, and what comes of it must be right. It is also what is timed, when the submission's process is gone.
 So whatever else calculated (NumPy, a C library, another process, a harness that was replaced) earns nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import random

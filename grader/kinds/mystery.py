@@ -4,8 +4,6 @@ Which loops belong to a ticket follows from its number alone, so that a grade ca
 the student's name, and answers for another's loops are told so. (Whoever reads this file can work out the causes; the evidence still
 has to be measured.)"""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import re

@@ -1,7 +1,5 @@
 """What several kinds share: written answers, recorded traces, and loops of the course that are watched."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math

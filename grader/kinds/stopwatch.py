@@ -2,8 +2,6 @@
 
 The same job is timed here, by the parent's clock, before and after. The figure is compared with that, and otherwise not believed."""
 
-from __future__ import annotations
-
 import math
 import random
 import secrets

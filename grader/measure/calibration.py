@@ -3,8 +3,6 @@
 Gains are measured once per machine and software version (`grader calibrate`) and kept in the user's cache. How far honest
 trainings end from each other (`reference.json`) and how well long ones do on held-out data (`outcome.json`) is part of a lab."""
 
-from __future__ import annotations
-
 import json
 import math
 from bisect import bisect_left

@@ -4,8 +4,6 @@ The statistic is the log of (starter's time per step / submission's time per ste
 both blocks of a pair drops out, and ratios are symmetric in the log. How often the rule is wrong was simulated:
 `python -m tests.benchmarks.decision_errors`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """How much memory a loop holds, seen from outside: by NVML and the operating system, not by the process that is judged."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

@@ -3,8 +3,6 @@
 A line is {"night", "date", "status", "quick", "device", "host", "code", "packages", "parts": {name: {"status", "seconds",
 "machine", "values", "noise"}}}, or {"accept": part, "date"}: what that part measured before is no yardstick any more."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

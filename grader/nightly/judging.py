@@ -1,7 +1,5 @@
 """What a night's records say by now: each part's status, what is to be measured again, the night's line in the history."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Makes the parts of a night on a pool, the missing ones and again those that are not as expected, and says how it goes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Container
 from statistics import fmean

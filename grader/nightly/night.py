@@ -5,8 +5,6 @@ FOLDER/parts/            the record of each run, a file each, kept when it is th
 FOLDER/notebooks/        the executed notebooks
 FOLDER/index.html, junit.xml, summary.md"""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import json

@@ -1,7 +1,5 @@
 """One notebook, executed from top to bottom in a process of its own on a worker."""
 
-from __future__ import annotations
-
 import json
 import re
 import tempfile

@@ -1,7 +1,5 @@
 """What a night shows: one static page, JUnit XML, a Markdown summary."""
 
-from __future__ import annotations
-
 import functools
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ NOTEBOOKS holds executed lessons, PHASE/LESSON.ipynb: those of the course (`make
 (NIGHT/notebooks/lessons). The labs are shown as they are released. `site_style/` says how the pages look. Needs
 `pip install "pytorch-speed-course[site]"`."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

@@ -4,8 +4,6 @@ But for one thing: whether a loop is faster at all is asked here, however little
 its start to its end, and pairs of their blocks agree on a gain that is none. So both loops are started again for every few blocks,
 and a start counts once: `python -m tests.benchmarks.compare_errors` tells how often that is wrong."""
 
-from __future__ import annotations
-
 import re
 import secrets
 import tempfile

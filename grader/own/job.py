@@ -1,7 +1,5 @@
 """A training job of one's own: a Python file with `make_job(seed, device)`, for `grader compare`."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib.util

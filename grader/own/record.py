@@ -1,7 +1,5 @@
 """What one run of a job came to, as numbers (run.json), and whether it was slower than an earlier one."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

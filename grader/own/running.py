@@ -1,8 +1,6 @@
 """A training command as it is, watched from outside: started unchanged, with a folder on PYTHONPATH through which each of its
 Pythons loads `watch/`. What the watching finds comes back through files in a folder; nothing else is exchanged."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,8 +1,6 @@
 """Each lever alone on a job as it is, measured: fresh processes of the same command, as it is and with a lever in turns, each ended
 after its measurement. Then those that paid, on top of each other."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

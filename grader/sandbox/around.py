@@ -1,7 +1,5 @@
 """A right to read a folder, but for some of what lies in it. Standard library only: a child confines itself with it."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Collection, Iterable, Iterator

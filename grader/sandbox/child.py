@@ -3,8 +3,6 @@
 One JSON line in, one JSON line out, each carrying the request's nonce. Nothing this process says about time is believed;
 the parent measures. Losses and weights are checked by what they must be if the work was done."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib

@@ -1,7 +1,5 @@
 """Why a child failed, in words for the learner."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

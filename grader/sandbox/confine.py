@@ -1,7 +1,5 @@
 """Confinement of the current process: Landlock, a filter of system calls, resource limits, no root, no network."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

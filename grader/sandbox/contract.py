@@ -1,7 +1,5 @@
 """What a learner's code must keep to, and what is said where it does not."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import re

@@ -8,8 +8,6 @@ on the disk. Each of MAX_CONNECTIONS costs one request and one answer in memory;
 Run as `python -I -S drive_server.py CHANNEL LISTENER`, two sockets that are open in it: of the grader's private channel, and the one to
 serve on. It imports a few modules of the standard library, so that it starts in some 0.1 s."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import heapq

@@ -1,7 +1,5 @@
 """Triton's cache for kernels that let nobody confined move a file from one folder to another: Linux before 5.19."""
 
-from __future__ import annotations
-
 import os
 import uuid
 

@@ -1,7 +1,5 @@
 """What a submission could write: counted, and removed when its processes are gone."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """The client of the fork server (see `server`), which starts children."""
 
-from __future__ import annotations
-
 import atexit
 import contextlib
 import importlib.util

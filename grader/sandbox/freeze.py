@@ -1,7 +1,5 @@
 """Stops a child for the other side's turn and lets it go on, and sees that nobody cheats meanwhile."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -4,8 +4,6 @@ The record is a safetensors file. Its metadata hold one JSON text, "call": kerne
 steps and the result. A tensor is [storage, type, bytes before it, shape, strides]. Who has written it may have made it all up:
 `relaunch` takes it for no more than a program in a small language."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import inspect

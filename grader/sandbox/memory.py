@@ -1,7 +1,5 @@
 """What a child holds: in main memory, in files, on its GPU and on the disk, as far as that can be seen from outside."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

@@ -3,8 +3,6 @@
 Not pretended: how fast its units are and how Triton compiles. Autocast inside of a compiled function is traced by its arguments, so
 bf16 stays fast there."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Any

@@ -2,8 +2,6 @@
 
 Run as `python -m grader.sandbox.probe` it is that process, which reads on standard input what to try."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

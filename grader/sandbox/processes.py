@@ -1,7 +1,5 @@
 """A child's processes and threads, looked at from outside."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

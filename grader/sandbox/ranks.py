@@ -3,8 +3,6 @@
 It is confined as the ranks are, and no more trusted. Losses are the mean over the ranks, the slowest one's time counts; weights,
 trace, logs and counts are those of rank 0."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

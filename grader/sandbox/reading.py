@@ -1,7 +1,5 @@
 """What the harness reads of a loop: its numbers and logs, a trace, and what torch.compile did."""
 
-from __future__ import annotations
-
 import math
 import sys
 import threading

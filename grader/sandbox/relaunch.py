@@ -1,7 +1,5 @@
 """A call's launches, fills and copies made once more, from a record (see `launches`) that may be made up."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Callable, Iterator

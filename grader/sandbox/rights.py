@@ -1,7 +1,5 @@
 """What a child may know, touch and have: its environment, files, devices and memory."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

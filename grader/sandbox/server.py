@@ -6,8 +6,6 @@ asks for it, and kills it when the child ends or the parent goes away.
 
 Run as `python -m grader.sandbox.server FD`."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

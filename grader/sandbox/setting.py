@@ -1,7 +1,5 @@
 """What a child is given, beside its workspace."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The private folder of a submission, and the exchange of files with it."""
 
-from __future__ import annotations
-
 import functools
 import os
 import secrets

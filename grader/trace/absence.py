@@ -3,8 +3,6 @@
 PyTorch records its operators and the calls into CUDA. Between two launches an ordinary loop needs some microseconds of Python. Much
 more than that is work of another kind: a metric, a drawing, a simulation, garbage collection, or the making of the next batch."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

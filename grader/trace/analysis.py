@@ -1,7 +1,5 @@
 """Everything that can be said of one trace, in one object: what `grader diagnose`, the pictures and the lessons use."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from grader.trace.breakdown import Breakdown, Gaps, breakdown

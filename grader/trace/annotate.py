@@ -2,8 +2,6 @@
 
 The new events stand before those of the file, so it is copied piece by piece, whatever its size."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -11,8 +11,6 @@ A gap of the last two kinds means that the host was not ahead of the GPU: either
 something had stopped it - a wait for the GPU, for data, for a copy - and it is catching up. Only as much of these gaps as the
 host's own work exceeds the GPU's is blamed on it, the rest on what had stopped it, and on that no more than it held the host."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Every metric and every part of the step time, declared once: words, unit and direction, colour and hatch."""
 # ruff: noqa: RUF009 (`_count` and its like return dataclass fields)
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """What can hold a training step back: each cause once, with what it costs, how it shows, and what helps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

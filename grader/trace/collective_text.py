@@ -2,8 +2,6 @@
 
 Imports no numpy, see `decode`."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator
 from decimal import Decimal

@@ -1,7 +1,5 @@
 """The collectives of one rank: when it came to each, when that ended, what was exchanged, and with whom."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What a trace is once it is read: columns of integers, and the names of what they hold."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,8 +1,6 @@
 """Two traces of the same loop, before and after a change: what became of every metric, of every part of the step time
 and of every family of kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any

@@ -1,7 +1,5 @@
 """Whether a readable trace is one to judge by."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

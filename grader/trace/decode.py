@@ -2,8 +2,6 @@
 
 Imports no numpy: helper processes start faster without."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What stands behind a cause: the functions, operators and lines to look at, in sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

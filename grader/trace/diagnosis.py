@@ -1,7 +1,5 @@
 """Which cause holds a training step back, on what evidence, and what a fix of it could win at most."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

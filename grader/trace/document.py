@@ -1,7 +1,5 @@
 """What a trace file says besides its events, and where these begin and end."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

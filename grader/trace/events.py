@@ -1,7 +1,5 @@
 """The kinds of events in a trace of torch.profiler. Imports no numpy, see `decode`."""
 
-from __future__ import annotations
-
 import re
 
 # Categories of Kineto that have a meaning here; an event of any other is OTHER.

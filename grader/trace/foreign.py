@@ -1,7 +1,5 @@
 """What a file is that torch.profiler did not write, and what to do with it: one sentence each."""
 
-from __future__ import annotations
-
 import re
 from pathlib import PurePath
 

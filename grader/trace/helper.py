@@ -3,8 +3,6 @@
 Run as a script, by path: `python -I -S helper.py FOLDERS START END LAST`, with the trace on standard input. It writes a header
 as msgpack, then the columns. A part that does not decode ends it with an error; the reader then sees to that part itself."""
 
-from __future__ import annotations
-
 import os
 import sys
 

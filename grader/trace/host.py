@@ -1,7 +1,5 @@
 """What the host did: which operator made a call, where it waited for data, where for the GPU."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

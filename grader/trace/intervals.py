@@ -2,8 +2,6 @@
 
 Everything here is exact: no floats, and intervals that only touch do not overlap."""
 
-from __future__ import annotations
-
 import numpy as np
 
 Intervals = tuple[np.ndarray, np.ndarray]

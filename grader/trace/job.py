@@ -3,8 +3,6 @@
 A rank that comes early to a collective is in it until the last one comes, so most time in a NCCL kernel may be a wait. The wait is
 blamed on all that came later, each stretch of it on those that were still missing then, in equal shares."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 

@@ -1,7 +1,5 @@
 """Which files are of ranks of one job, and which steps they have in common."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What each rank of a job does with a step, as bars one below the other: a Figure that belongs to no window."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

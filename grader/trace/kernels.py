@@ -3,8 +3,6 @@
 Names of cuBLAS, cuDNN and CUTLASS hold the instruction (`s16816gemm`, `ffma`), Triton's do not. What no name tells stays
 unknown."""
 
-from __future__ import annotations
-
 import re
 from functools import lru_cache
 

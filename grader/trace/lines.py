@@ -1,7 +1,5 @@
 """Source lines of what a trace recorded, from the Python frames around it (traces made `with_stack=True`)."""
 
-from __future__ import annotations
-
 import re
 import sys
 from functools import cached_property

@@ -4,8 +4,6 @@ Algorithm bandwidth is size over time. Bus bandwidth is that times a factor for 
 against the link whatever the collective and the number of ranks are:
 https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

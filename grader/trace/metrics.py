@@ -4,8 +4,6 @@ Durations are integer nanoseconds; busy times are lengths of unions of intervals
 overlapping work counts once. GPU work belongs to the step in which the host launched it; host and GPU events are
 matched by correlation id only. What a trace cannot tell is None, never 0."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -2,8 +2,6 @@
 
 Some events overlap only in part, so the answer is always the one that started last of those that have not ended."""
 
-from __future__ import annotations
-
 from functools import cached_property
 from itertools import pairwise
 

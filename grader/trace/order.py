@@ -1,7 +1,5 @@
 """The order of a trace's events, and those that are in it twice."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from grader.trace.decode import OF_OPS, OF_OTHERS, OF_PYTHON

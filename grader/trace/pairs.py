@@ -1,7 +1,5 @@
 """Events that are written as their begin and their end ("B" and "E"), as converters of traces do; torch.profiler writes whole ones."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 
 import numpy as np

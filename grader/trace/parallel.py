@@ -3,8 +3,6 @@
 They are started anew, never forked: who reads a trace may have threads, or a GPU. Where none can be started, the
 reader does all the work itself."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Draw who worked when, and where the time of a step goes: Figures that belong to no window."""
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 from typing import Any

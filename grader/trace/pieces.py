@@ -1,7 +1,5 @@
 """From a file, or bytes, to pieces of JSON that end between two events, without ever holding the whole file."""
 
-from __future__ import annotations
-
 import os
 import queue
 import re

@@ -3,8 +3,6 @@
 A file is not in order of time, so it is read to its end first. Its packed columns take a sixth of what a trace takes, and go to
 disk where that is too much."""
 
-from __future__ import annotations
-
 import importlib
 import mmap
 import tempfile

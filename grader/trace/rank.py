@@ -1,7 +1,5 @@
 """What is kept of one rank's trace once it was diagnosed: enough to compare it with the other ranks, and little memory."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The n-th collective of a group in a step is one and the same on all its members,
 time, as nobody has the result before the last has come. So ends tell how far two ranks' clocks are apart, and times from its
 start to when the last rank came are times of waiting."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

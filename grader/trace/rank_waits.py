@@ -1,7 +1,5 @@
 """How long each rank waits in collectives for the others, who is to blame for it, and what those do meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 A multiplication and an addition are two operations. Bytes: each input read once, each output written once, nothing kept
 in a cache from before. What the shapes do not tell is None."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

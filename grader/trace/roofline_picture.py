@@ -1,7 +1,5 @@
 """Draw how near the operations of a trace are to what the device can do."""
 
-from __future__ import annotations
-
 from math import cos, hypot, inf, log, pi, sin
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Events from damaged JSON, one by one, as sound JSON again. Slow, so only for chunks that do not decode."""
 
-from __future__ import annotations
-
 import math
 import re
 from bisect import bisect

@@ -1,7 +1,5 @@
 """What the recorded shapes of operators tell: the arithmetic of matrix products, attention scores, what ranks exchange."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The steps of a trace that are counted, and the GPU work that belongs to them."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np

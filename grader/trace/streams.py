@@ -1,7 +1,5 @@
 """Each stream of each GPU: when it idled and why, how much was queued for it; and how long its kernels are."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

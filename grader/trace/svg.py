@@ -1,7 +1,5 @@
 """A timeline as SVG whose shapes say what they are when the pointer rests on them."""
 
-from __future__ import annotations
-
 from html import escape
 from typing import Any
 

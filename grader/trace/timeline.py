@@ -1,7 +1,5 @@
 """A few steps of a trace as compact data: enough to draw them, small enough to keep in a result file."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What traces of some accelerators, and of some tools, say in places of their own: devices, streams, and which call launched what."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

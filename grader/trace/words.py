@@ -1,7 +1,5 @@
 """Colours, numbers in words, and names from a trace as harmless text: for pictures, explorer and reports."""
 
-from __future__ import annotations
-
 # Okabe and Ito's palette, told apart with every common form of colour blindness. https://jfly.uni-koeln.de/color/
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
 BLUE, VERMILION, PURPLE = "#0072B2", "#D55E00", "#CC79A7"

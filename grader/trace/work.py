@@ -1,7 +1,5 @@
 """What the GPU did: copies by kind, kernels by what they compute and on which units."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A function of it takes (x, bias, residual, weight, shift): x and residual (rows, width), a row may lie further apart than its
 width; bias, weight and shift (width,); all of one type. It returns a new tensor (rows, width) of that type."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Language modelling by the GPT of `grader.workloads.gpt`, with a drive for checkpoints."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Only an audit hook and the function that reads the number know where it lies, and a hook cannot be taken away. Whoever walks the
 process's memory finds it none the less. What is read from a drive is counted out of reach (see `grader.sandbox.drive`)."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

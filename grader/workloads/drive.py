@@ -1,7 +1,5 @@
 """The loop's side of a drive whose reads and writes wait (see `grader.sandbox.drive`)."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

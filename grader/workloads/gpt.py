@@ -1,7 +1,5 @@
 """Language modelling on bytes or on tokens: a GPT in the shape of GPT-2 (pre-norm, GELU, learned positions, tied embedding)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Image classification as on ImageNet: JPEG files, each cropped, resized and flipped at random in every epoch; a ResNet-50 on
 a GPU, a tiny residual network on a CPU."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Iterator

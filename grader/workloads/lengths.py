@@ -1,7 +1,5 @@
 """Language modelling on documents of very unequal length, by the GPT of `grader.workloads.gpt`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Loops with one planted trouble each, for the lab in which it has to be named: those of the recorded traces on a GPU, small
 ones on a CPU. What is planted where is drawn by `grader.kinds.mystery`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from itertools import cycle

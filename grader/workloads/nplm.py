@@ -1,8 +1,6 @@
 """Language modelling on bytes by a wide perceptron over the last bytes, in the shape of Bengio et al. (2003),
 https://www.jmlr.org/papers/v3/bengio03a.html. Nearly all of its work is a few large matrix products."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

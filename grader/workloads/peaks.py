@@ -3,8 +3,6 @@
 The fastest of several matrix products of 8192 x 8192 x 8192 on random data (16 bits, float32 inputs on tensor cores, float32 on the
 CUDA cores), of copies within the device, read and written, and from pinned memory of the host. Each is timed by CUDA events."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable

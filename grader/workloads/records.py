@@ -1,7 +1,5 @@
 """Sorting records into classes, as they come from a file of JSON lines: each is a dictionary of lists, all of them in memory."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Image classification from JPEG files: ResNet-18 on a GPU, a tiny network on a CPU."""
 
-from __future__ import annotations
-
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache

@@ -5,8 +5,6 @@ trained model's do: queries and keys have larger weights than GPT-2 begins with,
 normalisations have the statistics of pictures like those to come, residual blocks add little, and the last layer is scaled to
 logits that differ by about 1 from picture to picture."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

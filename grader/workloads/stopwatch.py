@@ -1,8 +1,6 @@
 """Small trainings to be timed, each with one thing that a careless benchmark gets wrong. Most of their time is waits of a
 known length, for storage or for a log, so that a busy machine blurs the comparison of two measurements little."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Classification of satellite tiles that lie in memory, in a database or in many small files."""
 
-from __future__ import annotations
-
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache

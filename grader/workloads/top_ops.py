@@ -1,8 +1,6 @@
 """A small speech model and its training loop. Three of its operations take most of a GPU's time, each for a reason of its
 own."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from types import SimpleNamespace

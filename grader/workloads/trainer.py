@@ -1,8 +1,6 @@
 """The course's GPT in Hugging Face's Trainer, whose training loop calls back, behind the generator contract. Needs the packages
 of the extra `trainer`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

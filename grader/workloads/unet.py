@@ -3,8 +3,6 @@
 Ho et al. (2020), https://arxiv.org/abs/2006.11239: pictures in -1..1, `STEPS` levels of noise, the mean squared error of the
 predicted noise as loss, and a moving average of the weights, which is the model that would be used."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Sequence

@@ -11,8 +11,6 @@ A file's docstring says what it tries. It declares
 and defines `source(lab)`, the text of the submission, or for nbgrader `tamper(notebook)`, which edits a student's
 notebook. One that only defines PARKS, see `parked`, declares nothing else. `python -m tests.adversaries` grades them all and compares."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import importlib

@@ -6,8 +6,6 @@ Each result is a file of its own in DIR, written when it is there; one that is t
 goes on where it was. `--table` only makes the table from what is there. Exit status 1 when an adversary profits or is broken, or when honest work
 loses its points."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """nbgrader's own commands on a class of one, whose notebook was tampered with."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import json

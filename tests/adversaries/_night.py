@@ -1,7 +1,5 @@
 """What a night makes of the corpus: its parts, and what they amount to. `grader.nightly` is handed this (see `Corpus` there)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from grader import labs

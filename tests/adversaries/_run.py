@@ -1,7 +1,5 @@
 """Grading of one adversary or control, and the comparison of the two."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -5,8 +5,6 @@
 
 Prints a row a lab, and at the end the table. Exits with 1 where a lab asks for another cause."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

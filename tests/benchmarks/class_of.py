@@ -8,8 +8,6 @@ The first makes a class whose submissions of lab 2a (CPU form, quick plan) are s
 ones, and grades it with `grader class`, while a worker and then the coordinator are killed with SIGKILL. The others grade
 the same twelve submissions of 2a and 3a on each group of GPUs. A report is printed and written to DIR."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

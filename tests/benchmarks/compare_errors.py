@@ -22,8 +22,6 @@ starts, 26 and 4%.
 busy: so many other processes compute all the time. Prints what was said, and by how much comparisons scatter: as their
 intervals let one expect, or more."""
 
-from __future__ import annotations
-
 import argparse
 import collections
 import contextlib

@@ -5,8 +5,6 @@ many kinds of noise, and replays the pairs that were measured. Takes one and a h
 
 Writes decision.md and decision.png. All times are logarithms here: a block that is 5% slower is 0.05 higher."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

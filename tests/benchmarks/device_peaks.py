@@ -2,8 +2,6 @@
 
 python -m tests.benchmarks.device_peaks"""
 
-from __future__ import annotations
-
 import torch
 
 from grader import machine

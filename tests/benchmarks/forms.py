@@ -11,8 +11,6 @@ unless --full is said. What was measured lies in --out, a file a grade, and is n
 Exits with 1 where a solution lost points that can be measured, an untouched loop has more than a tenth of its points, a half fix is not
 between them, a gain is below exp(8 x noise), or a grade needed more memory than its form declares."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

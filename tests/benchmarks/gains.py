@@ -7,8 +7,6 @@ Prints a row a loop. Exits with 1 where the untouched loop has more than a tenth
 none or more than the whole, or where the whole gains less than the lab's minimum; in a lab whose loop is healthy, where a loop that
 is as fast, or faster, loses points."""
 
-from __future__ import annotations
-
 import argparse
 
 from grader import labs

@@ -6,8 +6,6 @@
 Grades are made on all GPUs of the machine, one on each. A stopped run goes on where it was: each result is kept when it is there
 (in work/honest, or beside `--out`), and one line of it in data/measured/honest/DEVICE.jsonl. The table is made of these lines: DEVICE.md beside it."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

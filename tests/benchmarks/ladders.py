@@ -10,8 +10,6 @@ are named: what was measured anew may need other words beside it.
 Reads `LAB/ladder.json` as `tests.benchmarks.measured --parts ladder` leaves it, and fills the rows of the notebook's ladder that
 bear a rung's name, alone or before a colon or a bracket. All other rows stay as they are."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

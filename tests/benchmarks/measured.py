@@ -12,8 +12,6 @@ rounds of starter, half fix and solution, `--shard 1/3` a third of whatever grad
 it is there, and one that is there is not measured again, unless the loop or its lab's form was changed: a stopped run goes on where it was. `--table` only makes the table
 from what is there."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import hashlib

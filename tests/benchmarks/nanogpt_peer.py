@@ -8,8 +8,6 @@ bf16. Ours are asked for real batches of tokens and driven without the grader. S
 timed. `--list` names the forms; `--kernels` also records which kernels a step's GPU time goes to. The figures go to
 `data/measured/DEVICE/nanogpt_peer_DATE.json`; run again with other --forms or --ours, new ones are added to those of the same day."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import importlib.util

@@ -6,8 +6,6 @@ simulated, for the rule of `grader.nightly.history.judge`.
 Half of the variance is the night's own (all its repeats share it), half each run's; one run in twenty has four times the
 noise. The noise is that of the grades that were measured on one H200 (torch 2.11): see each row."""
 
-from __future__ import annotations
-
 import argparse
 import math
 import random

@@ -5,8 +5,6 @@
 Half of them hand in by Moodle and half by Canvas. The lab is one of questions, so that three grades are made for all of them: what
 is measured here is what happens around the grades. Everything that tests/test_class_odd.py says of a small class is held to it."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -8,8 +8,6 @@ depend on their core alike, as one with workers and one without, scatter by as m
 
     python -m tests.benchmarks.pair_noise [--grades 10] [--lab 2c_transforms] [--device cpu] [--workers 4]"""
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

@@ -6,8 +6,6 @@ Python function. See OP_NS and PYTHON_NS in `grader.trace.breakdown`.
 A small GPT whose step is bound by the host trains without the profiler, with it, and with stacks; the difference in step
 time over the number of events is the cost. The runs take turns, each number is the median of several."""
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import time

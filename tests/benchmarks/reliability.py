@@ -6,8 +6,6 @@ Labelled are the recorded traces of the course, each with and without the step t
 tests/data/traces, simulated loops whose truth is known, and what FOLDER holds: NAME.json with "EXPECTED" and "step_ms" beside
 NAME_slow.json.gz. Exits with 1 where a row of verdicts is less often right than it says, by more than chance (5%)."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

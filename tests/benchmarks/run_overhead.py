@@ -8,8 +8,6 @@ processes, for each has its luck: the interval is theirs.
 
     python -m tests.benchmarks.run_overhead [--seconds 20] [--processes 8]"""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

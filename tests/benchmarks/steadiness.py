@@ -8,8 +8,6 @@ Each run has two cores, and beside it on these two, as many programs as `--besid
 makes several runs at once. Each run adds a line to work/steadiness.jsonl: what was stopped goes on where it was, and begins anew
 when the grader or the tests have changed. Prints a table of the tests that failed, and of the others' number."""
 
-from __future__ import annotations
-
 import argparse
 import collections
 import contextlib

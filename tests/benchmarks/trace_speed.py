@@ -8,8 +8,6 @@ HolisticTraceAnalysis).
 Above 256 MB msgspec's time is that for the beginning, times the size. The traces are recorded ones, repeated step after step until they have the size. Seconds are the best of several runs,
 memory is the peak of a fresh process and its helpers over what it had after its imports."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import gzip

@@ -19,8 +19,6 @@ without which it waits for its data.
 
 What several labs share stands in `common.py`, what is tried on a GPU beyond the solution in `candidates_NAME.py`."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What the variants of several labs share."""
 
-from __future__ import annotations
-
 Edits = list[tuple[str, str]]
 
 MODEL = "    model = job.model.to(job.device)\n"

@@ -1,7 +1,5 @@
 """`grader calibrate`: what the solutions gain on this machine."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The arguments of `grader diagnose`. Apart from what it does, so that its --help comes without numpy and the trace reader."""
 
-from __future__ import annotations
-
 import argparse
 
 from grader.frontends.options import add_json

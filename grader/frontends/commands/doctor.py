@@ -1,7 +1,5 @@
 """`grader doctor`: what this machine can grade, and what is missing."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

@@ -1,7 +1,5 @@
 """`grader grade` and `grader demo`: a submission's report in the terminal, as JSON and as a page."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -1,7 +1,5 @@
 """`grader labs`, `course`, `start`, `hint`, `scaffold`: which labs there are; what they and the course give to begin with."""
 
-from __future__ import annotations
-
 import argparse
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """A lab in a notebook: `lab = grader.lab("2a_workers")` and what one does with it. Each kind of lab has its own tools."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from grader import labs

@@ -1,7 +1,5 @@
 """What all labs have in a notebook: the card, the grade, the log of attempts."""
 
-from __future__ import annotations
-
 import ast
 import base64
 import contextlib

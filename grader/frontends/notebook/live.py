@@ -1,7 +1,5 @@
 """The notebook tools of live loops to be diagnosed."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

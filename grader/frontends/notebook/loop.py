@@ -1,7 +1,5 @@
 """The notebook tools of a training loop to make faster."""
 
-from __future__ import annotations
-
 import json
 import math
 import weakref

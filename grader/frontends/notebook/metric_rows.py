@@ -1,7 +1,5 @@
 """Metrics and counts of a look as rows of a table: name, value, what it is."""
 
-from __future__ import annotations
-
 from grader.look import Observation
 from grader.trace import Metrics, catalogue
 from grader.trace.words import plain_number

@@ -3,8 +3,6 @@
 Each call has one output, which is written over: first the progress, last the answer. That needs no widgets, so a notebook
 that papermill or nbconvert executed holds the answer and not the remains of a bar."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Sequence

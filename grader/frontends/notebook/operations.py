@@ -1,7 +1,5 @@
 """The notebook tools of the costliest operations of a loop."""
 
-from __future__ import annotations
-
 from grader import trace
 from grader.frontends.notebook.base import NotebookLab
 from grader.frontends.notebook.note import Below, Head, Note, Row

@@ -1,8 +1,6 @@
 """The notebook tools of labs in which one writes something else than a training loop: a benchmark, a kernel, a loop that
 records a trace of itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

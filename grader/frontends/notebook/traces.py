@@ -1,7 +1,5 @@
 """The notebook tools of recorded traces with questions about them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

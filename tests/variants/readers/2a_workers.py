@@ -1,7 +1,5 @@
 """A script that became a notebook: options from the command line, a data class around the loop, and a lambda at the end."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from collections.abc import Iterator
