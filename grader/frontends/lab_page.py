@@ -20,7 +20,7 @@ from grader.sandbox.setting import QUICK_LIMITS, Limits
 GENERATED = "generated:"
 
 YOURS = """\
-**Yours.** Everything between `job` and `yield`, and all code outside the function.
+**Yours.** All code inside the function and outside of it.
 
 **Set-up.** We don't time what you do once before the first step, such as compiling the model or converting the whole data set. A stock
 of finished batches gains you nothing. Before the clock starts, we let your loop use up all that it may have made in advance. {limit}
@@ -31,7 +31,7 @@ they are. Each batch is one optimizer step with one `yield`. The weights stay fp
 **What you yield.** A plain 0-d tensor, `loss.detach()`. A Python number doesn't count."""
 
 SERVES = """\
-**Yours.** Everything between `job` and `yield`, and all code outside the function.
+**Yours.** All code inside the function and outside of it.
 
 **Set-up.** We don't time what you do before the first answer, nor the first answers themselves. You may compile in either place. {limit}
 
