@@ -186,7 +186,7 @@ def _prediction(lab: AnyLab) -> str:
             "",
             _folded("Which gain your prediction is compared with", whose),
             "",
-            "Your first complete prediction is locked, so make it **before** you profile. Being wrong costs little and teaches most.",
+            "Your first complete prediction is locked, so make it **before** you profile.",
         ]
     )
 
