@@ -4,8 +4,7 @@
 >>> print(diagnose_job.text("my job", found))"""
 
 import dataclasses
-import gzip
-import zlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from grader.frontends.delivery import names_of
 from grader.frontends.diagnosis_facts import advice
 from grader.result import json_value
 from grader.safe_text import at_both_ends, clean, hanging, painter, prose_to_html, to_html, wrap
-from grader.trace import Analysis, Trace, TraceError, analyse, read
+from grader.trace import Analysis, Trace, TraceError, analyse, packed, read
 from grader.trace.annotate import Track, annotate
 from grader.trace.collectives import exchanges
 from grader.trace.intervals import Intervals
@@ -26,12 +25,13 @@ from grader.trace.job import Exchange, Job, job
 from grader.trace.job_files import NotOneJob
 from grader.trace.job_words import RANK_IN_NAME, SHARE_WORDS, exchange, listed, names, size
 from grader.trace.links import SMALL
-from grader.trace.pieces import GZIP
+from grader.trace.pieces import Damaged, TooLarge
 from grader.trace.rank import EXPOSED, SHARES, WAITING, Rank, rank_of
 from grader.trace.words import milliseconds, plain_number
 from grader.web_page import section
 
-ENDINGS = (".json", ".json.gz")
+ENDINGS = (".json", ".json.gz", ".json.bz2", ".json.xz", ".json.zst", ".json.zip")
+LOOKED_AT = 1 << 20  # bytes of a file in a folder
 MOST_RANKS, MOST_EXCHANGES = 16, 6  # on the screen
 MOST_ON_PAGE = 64
 COLUMNS = (*SHARES[:4], WAITING, EXPOSED, "other")
@@ -81,10 +81,12 @@ def _looks_like_a_trace(file: Path) -> bool:
     """By its first megabyte: a folder holds other JSON as well."""
     try:
         with file.open("rb") as raw:
-            zipped = raw.read(2) == GZIP
-        with gzip.open(file) if zipped else file.open("rb") as text:
-            head = text.read(1 << 20)
-    except (OSError, EOFError, zlib.error):
+            head = b""
+            for block in packed.unpacked(raw.fileno(), os.fstat(raw.fileno()).st_size, LOOKED_AT * 2):
+                head += block
+                if len(head) >= LOOKED_AT:
+                    break
+    except (OSError, TraceError, TooLarge, Damaged):
         return True  # reading it says what is wrong
     return not head.strip() or any(sign in head for sign in (b'"traceEvents"', b'"ph"', b'"schemaVersion"'))
 

@@ -5,6 +5,7 @@ The new events stand before those of the file, so it is copied piece by piece, w
 import gzip
 import json
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -13,12 +14,11 @@ from typing import IO
 
 import numpy as np
 
-from grader.trace import document, intervals, pieces
+from grader.trace import document, intervals, packed, pieces
 from grader.trace.analysis import Analysis
 from grader.trace.breakdown import Host, classified
 from grader.trace.catalogue import PARTS, STEP_PARTS
 from grader.trace.columns import TraceError
-from grader.trace.pieces import BLOCK, GZIP
 from grader.trace.streams import queue_length
 from grader.trace.work import devices_of
 
@@ -53,24 +53,20 @@ def annotate(source: Path, target: Path, a: Analysis, more: list[Track] | None =
     made = target.with_name(f".{target.name}.part")
     try:
         with open(source, "rb") as file, open(made, "wb") as out:
-            zipped = file.read(2) == GZIP
-            file.seek(0)
-            read = gzip.GzipFile(fileobj=file) if zipped else file
             write = gzip.GzipFile(fileobj=out, mode="wb", compresslevel=3) if target.suffix == ".gz" else out
-            _copy(read, write, a, [*tracks(a), *(more or [])])
+            blocks = packed.unpacked(file.fileno(), os.fstat(file.fileno()).st_size, sys.maxsize)
+            _copy(_blocks(blocks, a.trace.breaks_off), write, a, [*tracks(a), *(more or [])])
             if write is not out:
                 write.close()
         os.replace(made, target)
-    except EOFError:
+    except pieces.Damaged:
         raise TraceError(f"{source.name} is cut short, so it cannot be copied with tracks") from None
     finally:
         made.unlink(missing_ok=True)
 
 
-def _copy(
-    read: IO[bytes] | gzip.GzipFile, write: IO[bytes] | gzip.GzipFile, a: Analysis, found: list[Track | Counter]
-) -> None:
-    blocks, head = _blocks(read, a.trace.breaks_off), b""
+def _copy(blocks: Iterator[bytes], write: IO[bytes] | gzip.GzipFile, a: Analysis, found: list[Track | Counter]) -> None:
+    head = b""
     while not (bracket := document.HEAD.search(head)) and len(head) <= document.LONGEST_HEAD:
         if not (block := next(blocks, b"")):
             break
@@ -98,12 +94,11 @@ def _copy(
     write.write(b"]}" if head.lstrip()[:1] == b"{" else b"]")
 
 
-def _blocks(read: IO[bytes] | gzip.GzipFile, breaks_off: bool) -> Iterator[bytes]:
+def _blocks(blocks: Iterator[bytes], breaks_off: bool) -> Iterator[bytes]:
     try:
-        while block := read.read1(BLOCK):  # type: ignore[union-attr]
-            yield block
-    except EOFError:
-        if not breaks_off:
+        yield from blocks
+    except pieces.Damaged as error:
+        if not breaks_off and not str(error).endswith(pieces.WRONG_SUM):
             raise
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from grader.trace import document, foreign, order, pairs, parallel, pieces, portion, vendors
+from grader.trace import document, foreign, order, packed, pairs, parallel, pieces, portion, vendors
 from grader.trace.columns import Memory, Trace, TraceError
 from grader.trace.complete import doubts
 from grader.trace.decode import COLUMNS, DAMAGE, LATEST_US, OF_MEMORY, Columns
@@ -50,7 +50,7 @@ def read(
     parallel: bool = True,
     steps: portion.Wanted | None = None,
 ) -> Trace:
-    """Read a `.json` or `.json.gz` that torch.profiler wrote. A damaged one is read as far as it goes: its `reasons` say why it
+    """Read what torch.profiler wrote, a `.json` or `.json.gz`, or packed otherwise. A damaged one is read as far as it goes: its `reasons` say why it
     should not be judged by, its `notes` what else is wrong with it. Of one that does not fit in half of the free memory whole steps
     from its middle are kept, and its `notes` say which.
 
@@ -118,25 +118,29 @@ class _Reading:
         self.bare = False  # a list of events and nothing around it
 
     def file(self, descriptor: int, size: int, share: bool) -> _Reading:
-        zipped = os.pread(descriptor, 2, 0) == pieces.GZIP
-        start = partial(parallel.start_helpers, descriptor, size) if share and not zipped else _no_helpers
-        return self._all(partial(pieces.file_blocks, descriptor), size, zipped, start(0), start)
-
-    def data(self, data: bytes, share: bool) -> _Reading:
-        zipped = data[:2] == pieces.GZIP
-        helpers = parallel.start_helpers_on(data) if share and not zipped else []
-        return self._all(partial(pieces.bytes_blocks, data), len(data), zipped, helpers, _no_helpers)
-
-    def _all(self, blocks: Blocks, size: int, zipped: bool, helpers: list[parallel.Helper], more: Helpers) -> _Reading:
-        if zipped:
-            self._zipped(blocks(0, size), size)
+        first = os.pread(descriptor, packed.FIRST, 0)
+        blocks = partial(pieces.file_blocks, descriptor)
+        if self.max_bytes is None and packed.is_packed(first):
+            self._zipped(partial(packed.unpacked, descriptor, size), size)
+        elif first[:2] == pieces.GZIP:  # a stranger's is unpacked only from what torch.profiler writes
+            self._zipped(partial(pieces.unzipped, blocks(0, size)), size)
         else:
-            self._last(self._plain(blocks, size, helpers, more))
+            start = partial(parallel.start_helpers, descriptor, size) if share else _no_helpers
+            self._last(self._plain(blocks, size, start(0), start))
         return self
 
-    def _zipped(self, blocks: Iterable[bytes], size: int) -> None:
+    def data(self, data: bytes, share: bool) -> _Reading:
+        blocks = partial(pieces.bytes_blocks, data)
+        if data[:2] == pieces.GZIP:
+            self._zipped(partial(pieces.unzipped, blocks(0, len(data))), len(data))
+        else:
+            helpers = parallel.start_helpers_on(data) if share else []
+            self._last(self._plain(blocks, len(data), helpers, _no_helpers))
+        return self
+
+    def _zipped(self, unpack: Callable[[int], Iterator[bytes]], size: int) -> None:
         most = max(MOST_UNZIPPED * size, LEAST_UNZIPPED) if self.max_bytes is None else self.max_bytes
-        unpacked = pieces.ahead(pieces.unzipped(blocks, most))
+        unpacked = pieces.ahead(unpack(most))
         try:
             self._last(self._chunks(self._after_head(self._until_damage(unpacked))))
         except pieces.TooLarge:
@@ -148,7 +152,7 @@ class _Reading:
         try:
             yield from blocks
         except pieces.Damaged as error:
-            self.damage.append(f"its gzip data are damaged: {error}")
+            self.damage.append(f"its compressed data are damaged: {error}")
 
     def _plain(self, blocks: Blocks, size: int, helpers: list[parallel.Helper], more: Helpers) -> bytes:
         """The helpers do the later parts of each round, unless one of them fails. Returns what follows the last whole chunk."""
