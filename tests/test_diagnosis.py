@@ -83,9 +83,11 @@ def test_a_profiler_that_stretches_the_fetching_of_data_leaves_the_launches_thei
     ],
 )
 def test_a_profiler_that_did_not_stretch_the_step_took_nothing_of_the_launches(loop):
-    """Where the GPU waits for the host, nothing that the profiler takes is hidden."""
+    """Where the GPU waits for the host, nothing that the profiler takes is hidden. A loop that waits every few launches is called
+    sync-bound first."""
     a = analysed(Loop(**loop), Loop(**loop).length())
-    assert a.diagnosis.cause == "launch-bound", a.diagnosis
+    assert "launch-bound" in (a.diagnosis.cause, a.diagnosis.runner_up), a.diagnosis
+    assert a.diagnosis.cause == "launch-bound" or "sync_after" in loop, a.diagnosis
 
 
 @pytest.mark.parametrize(

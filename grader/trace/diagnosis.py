@@ -83,7 +83,7 @@ class _Case:
     between: float = 0.0  # ns per step in pauses between queued kernels, where that is much
 
     def with_waits(self, cause: str) -> bool:
-        """Whether it cannot be told apart from sync-bound."""
+        """Whether it cannot be told apart from sync-bound, and is called so: in five labelled recordings of five the fix removed waits."""
         return cause == "launch" and details.never_ahead(self.m) and not self.told.starting
 
     def tell(self, cause: str) -> None:
@@ -125,17 +125,21 @@ def diagnose(
     case.rare = details.rare(trace, steps, b, CAUSES[cause].parts) if steps is not None and m.step_ns is None else None
     shares = {name: ns / step for name, ns in costs.items()}
     what_if = {name: ns / 1e6 for name, ns in what_ifs(case).items() if ns < 0.995 * step or name == cause}
+    named = cause
+    if case.with_waits(cause):
+        named, runner_up = "sync", "launch"
+        what_if["sync"] = max(0.0, what_if["launch"] - b.parts["idle_sync"] / 1e6)  # both go together
     return Diagnosis(
-        cause=f"{cause}-bound",
+        cause=f"{named}-bound",
         confidence=round(m.steps_sure * _confidence(cause, shares, case), 2),
         evidence=tuple(_evidence(cause, case)),
         runner_up=f"{runner_up}-bound",
-        what_if_step_ms=what_if[cause],
+        what_if_step_ms=what_if[named],
         what_if=what_if,
         what_to_try=_advice(cause, runner_up, case),
-        lesson=CAUSES[cause].lesson,
-        teaches=CAUSES[cause].lab,
-        text=_text(cause, runner_up, shares, case, what_if[cause]),
+        lesson=CAUSES[named].lesson,
+        teaches=CAUSES[named].lab,
+        text=_text(cause, runner_up, shares, case, what_if[named]),
     )
 
 
@@ -338,12 +342,13 @@ def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, wha
     m, step = case.m, case.step / 1e6
     between = case.between if cause == "launch" else 0.0
     share = (sum(case.b.parts[part] for part in CAUSES[cause].parts) + between) / case.step  # as the picture shows it
-    text = " ".join(
-        [
-            f"{cause}-bound: {CAUSES[cause].reason} ({share:.0%} of the step).",
-            *case.told.sentences[: MOST_SAID[cause == "host"]],
+    said = [f"{cause}-bound: {CAUSES[cause].reason} ({share:.0%} of the step)."]
+    if case.with_waits(cause):
+        said = [
+            f"sync-bound: the host waits for the GPU {m.syncs:g} times per step, so it never gets ahead. Remove these waits first.",
+            f"It is launch-bound as well: {CAUSES[cause].reason} ({share:.0%} of the step).",
         ]
-    )
+    text = " ".join(said + case.told.sentences[: MOST_SAID[cause == "host"]])
     if between:
         text += f" {ms(between)} of it are pauses between kernels that were queued: the GPU's own, or its clock and the host's are apart."
     if cause == "memory" and (strange := _strange(case)) > 0.5 * share:
@@ -354,12 +359,7 @@ def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, wha
         if usual.step_ns:
             costs = {name: sum(usual.parts[part] for part in one.parts) for name, one in CAUSES.items()}
             text += f" The others are {_first(costs, usual.step_ns)}-bound."
-    if case.with_waits(cause):
-        text += (
-            f" It is sync-bound as well: the host waits for the GPU {m.syncs:g} times per step, so it never gets ahead."
-            " Remove the waits first."
-        )
-    elif runner_up in STALLS and shares[runner_up] >= CLOSE * share:
+    if not case.with_waits(cause) and runner_up in STALLS and shares[runner_up] >= CLOSE * share:
         both = "Close behind, it is" if shares[runner_up] <= share else "As much as that, it is"
         text += f" {both} {runner_up}-bound ({shares[runner_up]:.0%}): {CAUSES[runner_up].reason}."
     text += details.beside(case.b, cause, shares[cause] * case.step)
