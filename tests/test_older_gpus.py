@@ -24,11 +24,12 @@ from grader.classroom.submissions import Job
 from grader.devices import NO_MARKS, PRETEND, native, pretence
 from grader.errors import UserError
 from grader.grading.forms import NEVER_MEASURED, no_marks
-from grader.grading.half import NO_16_BITS, hints_here, in_fp16, least_target, on_device, says_bf16
+from grader.grading.half import NO_16_BITS, hints_here, in_fp16, least_target, on_device, parity_here, says_bf16
 from grader.grading.race import yardstick
 from grader.kinds.kernel import without_bf16
 from grader.labs.lab import Lab, TraceCheck
 from grader.measure.calibration import LEAST_GAIN
+from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult
 from grader.submission import Submission, solution
 from grader.trace import Metrics
 
@@ -73,6 +74,20 @@ def test_a_hint_of_bf16_says_what_an_older_gpu_has(capability, check):
     for hint, declared in zip(here, check.hints, strict=True):
         assert hint.startswith(declared) and (capability < (8, 0) or hint == declared)
         assert capability >= (8, 0) or "bf16" not in hint or "fp16" in hint or "float16" in hint
+
+
+def test_no_solution_of_the_course_begins_at_a_scale_that_leaves_out_a_step():
+    """3a did on a pretended T4: its first gradients are infinite at 65,536."""
+    for what, source in SOURCES.items():
+        for scaler in re.findall(r"GradScaler\(.*\)", in_fp16(source)):
+            assert "init_scale" in scaler, what
+
+
+@given(st.sampled_from([FAIL, PASS, INCONCLUSIVE]), CAPABILITIES)
+def test_a_training_that_is_not_the_same_hears_of_the_scaler_where_there_is_no_bf16(status, capability):
+    check = CheckResult("parity", "Same training", status, 0, 0, "Off.", "Do this." * (status == FAIL))
+    told = "init_scale" in parity_here(check, lacks(capability)).hint
+    assert told == (status == FAIL and capability < (8, 0))
 
 
 def test_the_card_and_the_page_say_what_an_older_gpu_needs():

@@ -6,14 +6,21 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from grader import machine
+from grader.checks.parity import NAME as PARITY
 from grader.labs.lab import AnyLab, AtLeast, Form, Hints, TraceCheck
 from grader.measure.calibration import LEAST_GAIN
+from grader.result import FAIL, CheckResult
 
 # As in lab 3m: a gradient of 1e-11 is more than fp16's smallest number then, and one of 7 still below its largest
 INIT_SCALE = "2.0**13"
 SIXTEEN_BITS = ("half_share", "fp16_share", "tensor_core_share.yes")  # metrics that need matmuls in 16 bits
 NO_16_BITS = "This GPU has no units for matmuls in 16 bits, so it cannot show this; no points are given for what was not measured."
-IN_FP16 = "This GPU has no bf16. Take torch.float16 and a GradScaler in its place, as lab 3m shows."
+SCALER = f"GradScaler(init_scale={INIT_SCALE})"
+IN_FP16 = f"This GPU has no bf16. Take torch.float16 and a {SCALER} in its place, as lab 3m shows."
+LEFT_OUT = (
+    f"If you use a GradScaler, it may have left out a step. It does so when its scale is too high, and its own first scale of 65,536 can be. "
+    f"Begin with {SCALER}."
+)
 NOT_CALIBRATED = (
     "the least gain that can be told here, since the lab's own minimum holds for GPUs with bf16; `grader calibrate` "
     "measures what this GPU can gain"
@@ -64,7 +71,8 @@ def says_bf16(lab: AnyLab) -> str:
         return ""
     return " ".join(
         [
-            "A GPU before Ampere (T4, V100) has no units for bf16 and TF32. Where the lab says bf16, use fp16 with a GradScaler, as lab 3m shows.",
+            "A GPU before Ampere (T4, V100) has no units for bf16 and TF32. Where the lab says bf16, use fp16 with a GradScaler, as lab 3m shows. "
+            f"Begin with `{SCALER}`: at its own first scale it may leave out a step, and that is another training.",
             *(["There the untouched loop runs in fp16, too."] if in_bf16 else []),
             *(["Such a GPU has no flash kernels either, so any fused attention counts."] if flash else []),
         ]
@@ -81,6 +89,13 @@ def hints_here(hints: Hints, lacks: Collection[str]) -> Hints:
         return hints
     first, second, third = (f"{hint} {IN_FP16}" if _only_bf16(hint) else hint for hint in hints)
     return first, second, third
+
+
+def parity_here(check: CheckResult, lacks: Collection[str]) -> CheckResult:
+    """The verdict on the training, with what a loop in fp16 may have done wrong where there is no bf16."""
+    if check.name != PARITY or check.status != FAIL or "bf16" not in lacks:
+        return check
+    return replace(check, hint=f"{check.hint} {LEFT_OUT}")
 
 
 def least_target(form: Form, lacks: Collection[str]) -> tuple[float | None, str]:

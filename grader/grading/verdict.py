@@ -11,7 +11,7 @@ from grader.checks import throughput as throughput_check
 from grader.checks import trace as trace_check
 from grader.grading.evidence import Findings
 from grader.grading.forms import NEEDS_GPU, needs_gpu
-from grader.grading.half import hints_here, on_device
+from grader.grading.half import hints_here, on_device, parity_here
 from grader.labs.lab import CAUSES, Budget, TraceCheck
 from grader.result import AGAIN, FAIL, INCONCLUSIVE, NOT_MEASURED, PASS, CheckResult, unscored
 from grader.submission import Submission
@@ -58,7 +58,8 @@ def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
     said = dict(submission.prediction or ())
     throughput = _throughput(findings, closed, said)
     supported, undecided = throughput.points / lab.throughput.points, throughput.status == INCONCLUSIVE
-    checks = [_prediction(findings, submission, supported >= 1, undecided), *findings.work.gates]
+    checks = [_prediction(findings, submission, supported >= 1, undecided)]
+    checks += [parity_here(check, findings.lacks) for check in findings.work.gates]
     memory = _memory(findings, closed)
     if memory and isinstance(lab.memory, Budget):
         memory = as_far_as(supported, "the measured gain", memory, undecided)

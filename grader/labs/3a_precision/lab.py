@@ -34,7 +34,7 @@ LAB = Lab(
             "In `lab.profile()` look at `tensor_core_share` and `half_share`. How much of the matmul time is on tensor cores? How much has "
             "16-bit inputs?",
             "You need two switches. One setting of torch lets fp32 matmuls run as TF32. One context around forward and loss runs them in bf16. A "
-            "GPU older than Ampere needs fp16 and a GradScaler instead. The weights stay as they are.",
+            "GPU older than Ampere needs fp16 and a GradScaler instead, with `init_scale=2.0**13`. The weights stay as they are.",
         ),
     ),
     trace=(

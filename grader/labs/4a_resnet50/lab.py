@@ -22,13 +22,20 @@ GPU = Form(
 # Twice 26 million weights at 16 bytes (fp32, gradient, Adam's two moments) and CUDA's half GB are 1.8 GB, the pictures that the
 # solution keeps 0.76 MB each. The full form has 0.16 GB for each picture of a batch beyond that.
 SMALLER = (
-    GPU.smaller("mid", 15.2e9, {"batch_size": 64, "recurring": (STEPS, 256), "count": 4000}, flops=6 * 4.09e9 * 64),
+    GPU.smaller(
+        "mid",
+        15.2e9,
+        {"batch_size": 64, "recurring": (STEPS, 256), "count": 4000},
+        flops=6 * 4.09e9 * 64,
+        # a smaller batch rounds to a direction further off: the solution's 1 - cosine is 0.013 with 64 pictures, and 0.02 with 24
+        # and with 32 (H200, torch 2.11)
+        parity=replace(GPU.parity, cosine=0.978),
+    ),
     GPU.smaller(
         "small",
         6.6e9,
         {"batch_size": 24, "recurring": (STEPS, 96), "count": 1200},
         flops=6 * 4.09e9 * 24,
-        # a small batch rounds to a direction further off: the solution's 1 - cosine is 0.02 with 24 and with 32 pictures (H200, torch 2.11)
         parity=replace(GPU.parity, cosine=0.965),
     ),
 )
