@@ -20,6 +20,7 @@ MAX_NOTEBOOK = 64 << 20  # bytes
 MAX_SOURCE = 1 << 20
 MOST_CELLS = 2000
 NAMED = "submission cell"  # how a cell is called, with its number
+_TEXT_OF_DATABRICKS = re.compile(r"%md(?:-sandbox)?(?:[ \t]*\n|[ \t]+|$)")
 COMPLETE = {"cause", "gain"}  # what a prediction must say
 
 Prediction = tuple[tuple[str, Any], ...]  # the arguments of lab.predict(...), sorted by name
@@ -61,13 +62,49 @@ def load_notebook(path: str | Path) -> Any:
             raise UserError(f"{path} is not a plain file. Give the path of a notebook (.ipynb).")
         if info.st_size > MAX_NOTEBOOK:
             raise UserError(f"{path} is larger than {MAX_NOTEBOOK >> 20} MB. Clear its outputs and try again.")
-        return json.loads(decoded(path.read_bytes()))
+        data = path.read_bytes()
+        return parsed(data)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}. Give the path of a notebook (.ipynb).") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path} is not a notebook, because its JSON is broken ({error}). Restore it from a copy, or start again."
-        ) from None
+        why = no_json(data) or f"its JSON is broken ({error})"
+        raise UserError(f"{path} is not a notebook, because {why}. Restore it from a copy, or start again.") from None
+
+
+def parsed(data: bytes) -> Any:
+    """The JSON of a notebook file, its cells as nbformat 4 has them. Raises ValueError and RecursionError for what is no JSON."""
+    notebook = json.loads(decoded(data))
+    if not isinstance(notebook, dict):
+        return notebook
+    cells, sheets = notebook.get("cells"), notebook.get("worksheets")
+    if not isinstance(cells, list) and isinstance(sheets, list):  # nbformat 2 and 3
+        of_sheets = [sheet.get("cells") for sheet in sheets if isinstance(sheet, dict)]
+        cells = [cell for each in of_sheets if isinstance(each, list) for cell in each]
+    return {**notebook, "cells": [_of_today(cell) for cell in cells]} if isinstance(cells, list) else notebook
+
+
+def _of_today(cell: Any) -> Any:
+    """A cell as nbformat 4 has it: before, code was called otherwise, and headings were cells. Databricks' text is code: %md."""
+    if not isinstance(cell, dict):
+        return cell
+    source = cell.get("source", cell.get("input", ""))
+    text = "".join(source) if isinstance(source, list) and all(isinstance(line, str) for line in source) else source
+    if isinstance(text, str) and (marked := _TEXT_OF_DATABRICKS.match(text)):
+        return {**cell, "cell_type": "markdown", "source": text[marked.end() :]}
+    if cell.get("cell_type") == "heading" and isinstance(level := cell.get("level", 1), int):
+        return {**cell, "cell_type": "markdown", "source": f"{'#' * min(level, 6)} {text}"}
+    return {**cell, "source": source} if "input" in cell else cell
+
+
+def no_json(data: bytes) -> str:
+    """What a file is that was meant to be a notebook, in words after "because"; "" where nothing is known of it."""
+    begin = data[:1024].lstrip(b"\xef\xbb\xbf \t\r\n\0")
+    if not data.strip(b"\0 \t\r\n"):
+        return "it is empty"
+    if b"\n<<<<<<< " in data:
+        return "git left both sides of a conflict in it"
+    known = ((b"<", "it is a web page"), (b"%PDF", "it is a PDF"), (b"PK", "it is a ZIP archive"))
+    return next((what for magic, what in known if begin.startswith(magic)), "")
 
 
 def decoded(data: bytes) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grader import labs, paths
-from grader.submission import MAX_SOURCE, decoded, is_submission
+from grader.submission import MAX_SOURCE, is_submission, no_json, parsed
 
 TEXT_MAGICS = ("%%markdown", "%%html", "%%latex", "%%writefile")
 _LAB = re.compile(r"\blab\(\s*[\"']([\w. -]+)[\"']")
@@ -165,17 +165,23 @@ def looks_like_a_notebook(data: bytes) -> bool:
     """Whether a file is one, whatever it is called."""
     if not data[:64].lstrip(b"\xef\xbb\xbf\xff\xfe\0 \t\r\n").startswith(b"{"):
         return False  # most files, and these may be large
-    with contextlib.suppress(ValueError, RecursionError):
-        notebook = json.loads(decoded(data))
-        return isinstance(notebook, dict) and isinstance(notebook.get("cells"), list)
-    return False
+    return not no_notebook(data)
+
+
+def no_notebook(data: bytes) -> str:
+    """Why nothing in a file that is called a notebook can be read; "" where its cells can."""
+    try:
+        notebook = parsed(data)
+    except (ValueError, RecursionError) as error:
+        return no_json(data) or f"its JSON is broken ({error})"
+    return "" if isinstance(notebook, dict) and isinstance(notebook.get("cells"), list) else "it has no list of cells"
 
 
 def as_released(data: bytes, lab: str) -> bool:
     """Whether nobody worked in a notebook of a lab: it is empty, or each of its cells stands in the released one."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
         released = json.loads((paths.course() / "labs" / lab / f"{lab}.ipynb").read_text(encoding="utf-8"))
-        cells = json.loads(decoded(data))["cells"]
+        cells = parsed(data)["cells"]
         known = {"", *(_plain(cell) for cell in released["cells"])}
         return all(_plain(cell) in known for cell in cells)
     return False
@@ -184,7 +190,7 @@ def as_released(data: bytes, lab: str) -> bool:
 def lab_of(data: bytes, *names: str) -> str:
     """Which lab a notebook is of: what it says itself, else what it, or its archive, is called; "" for none."""
     with contextlib.suppress(ValueError, RecursionError):
-        notebook = json.loads(decoded(data))
+        notebook = parsed(data)
         cells = notebook.get("cells") if isinstance(notebook, dict) else None
         for cell in cells if isinstance(cells, list) else ():
             text = text_of(cell) if isinstance(cell, dict) and cell.get("cell_type") == "code" else None

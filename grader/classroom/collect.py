@@ -1,19 +1,12 @@
-"""What Moodle and Canvas pack of a class, put where a class is graded: SUBMITTED/STUDENT/LAB/LAB.ipynb, with its timestamp.txt.
-
-An archive is a stranger's: entries are read one by one, each up to a limit, and never unpacked to a name of their own."""
+"""What a class handed in, put where it is graded: SUBMITTED/STUDENT/LAB/LAB.ipynb, with its timestamp.txt."""
 
 import contextlib
 import io
-import lzma
 import os
 import re
-import stat
-import struct
-import unicodedata
-import zipfile
-import zlib
+import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -21,50 +14,22 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from grader import labs
-from grader.classroom.cells import as_released, lab_of, looks_like_a_notebook
-from grader.classroom.people import CANVAS, MOODLE, PLAIN, Person, folded, folder_name, no_folder
+from grader.classroom.archives import Entry, Unusable, entries, is_archive, of_folder
+from grader.classroom.cells import as_released, lab_of, looks_like_a_notebook, no_notebook
+from grader.classroom.layouts import Packed, canvas_number, is_file, packed
+from grader.classroom.people import CANVAS, FORMS, MOODLE, PLAIN, Person, folded, folder_name, no_folder
 from grader.errors import UserError
 from grader.result import write_bytes
 from grader.submission import MAX_NOTEBOOK
 
-# Jane Doe_1234567_assignsubmission_file_/x.ipynb, and without folders Jane Doe_1234567_assignsubmission_file_x.ipynb
-_MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+(?:_(?P<file>.*))?")
-# doejane_LATE_12345_67890_x.ipynb: the second number is the file's, larger for what was handed in later. Graded anonymously there
-# is no name, or "anon"; what was typed in or linked is doejane_12345_text.html
-_CANVAS = re.compile(
-    r"(?:(?P<name>.+?)_)??(?P<late>LATE_)?(?P<number>\d+|(?<=anon_)\w{5}|(?<=anon_late_)\w{5})"
-    r"_(?:(?P<id>\d+)_(?P<file>.+)|(?P<typed>(?:text|link)\.html))",
-    re.IGNORECASE,
-)
-_NO_FILE = re.compile(r"(^|/)(__MACOSX|\.(?!\.?/)[^/]*|Thumbs\.db|desktop\.ini)(/|$)")
 # Canvas numbers what is handed in anew, browsers and JupyterLab what is copied
 _AGAIN = re.compile(r"(?:-| ?\(|-Copy)(\d{1,9})\)?(?:\.\w+)+$")
 _CLOCK = "%Y-%m-%d %H:%M:%S UTC"  # of timestamp.txt
 _SAVED_AS = ("", ".json", ".txt")  # what browsers and editors make of .ipynb
+UNTIMED = (MOODLE, FORMS, PLAIN)  # whose archives have other times than those of the hand-in
 MOST = 8 * MAX_NOTEBOOK  # bytes that are read of one person's files
-MANY = 100_000  # entries of an archive
 DEEPEST = 4  # archives in archives
 MOST_NAMED = 5  # files of one student that are left in the archive
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A file of an archive. when: None where the archive does not tell."""
-
-    person: Person
-    path: str  # as it is said to a person
-    file: str  # its own name
-    when: datetime | None
-    late: bool
-    read: Callable[[], bytes]  # raises Unusable
-    number: int = 0  # the file's, where its system counts them
-    changed: datetime | None = None  # in a student's own archive, which was handed in as one
-    inner: bool = False  # whether it lies in such an archive
-
-
-class Unusable(Exception):
-    """A file that is not taken; the message says why."""
 
 
 @dataclass
@@ -85,6 +50,7 @@ class Taken:
 class Collected:
     taken: list[Taken] = field(default_factory=list)
     left: list[str] = field(default_factory=list)  # what was not taken, and why
+    broken: list[str] = field(default_factory=list)  # what was taken, and cannot be read
     beside: list[str] = field(default_factory=list)  # what somebody handed in beside a notebook that was taken
     twice: list[str] = field(default_factory=list)  # who may have two folders
     alike: list[str] = field(default_factory=list)  # who shares a name, and so may get two with the next assignment
@@ -93,118 +59,22 @@ class Collected:
 # ---------------------------------------------------------------- what an archive holds
 
 
-def opened(archive: Path) -> zipfile.ZipFile:
-    """Raises UserError for what is no archive."""
-    try:
-        file = zipfile.ZipFile(archive)
-    except OSError as error:
-        raise UserError(f"{archive} cannot be read: {error.strerror}. Give the path of a .zip file.") from None
-    except (zipfile.BadZipFile, ValueError, NotImplementedError) as error:
-        raise UserError(
-            f"{archive} is not a ZIP archive ({error}). Download it again, and give it as it came."
-        ) from None
-    if len(file.infolist()) > MANY:
-        file.close()
-        raise UserError(
-            f"{archive} holds more than {MANY:,} files, which is too many for a class. Nothing was unpacked."
-        )
-    return file
-
-
-def packed(file: zipfile.ZipFile) -> Iterator[Packed | str]:
-    """The files of an archive by path; a text for each that cannot be used."""
-    names = {info: _name(info) for info in file.infolist() if not info.is_dir()}
-    named = {info: name for info, name in names.items() if not _NO_FILE.search(name)}
-    system = _system(named.values())
-    for info, name in sorted(named.items(), key=lambda item: item[1]):
-        if ".." in PurePosixPath(name).parts or name.startswith("/") or re.match(r"[A-Za-z]:", name):
-            yield f"{name}: its path leads out of the archive"
-        elif stat.S_ISLNK(info.external_attr >> 16):
-            yield f"{name}: a link to another file"
-        else:
-            yield _packed(file, info, name, system) or f"{name}: it does not say whose it is"
-    yield from _empty(file, named.values()) if system == MOODLE else ()
-
-
-def _empty(file: zipfile.ZipFile, names: Iterable[str]) -> Iterator[str]:
-    """Those who have a folder and no file in it."""
-    full = {PurePosixPath(name).parts[0] for name in names}
-    folders = {PurePosixPath(_name(info)).parts[0] for info in file.infolist() if _name(info).strip("/")}
-    for folder in sorted(folders - full):
-        if found := _MOODLE.fullmatch(folder):
-            yield f"{found['name']}: the folder is empty"
-
-
-def _name(info: zipfile.ZipInfo) -> str:
-    """Its path, on one line. Some programs write UTF-8 and do not say so."""
-    name = info.filename
-    if not info.flag_bits & 0x800:
-        with contextlib.suppress(UnicodeError):
-            name = name.encode("cp437").decode("utf-8")
-    return unicodedata.normalize("NFC", re.sub(r"[\r\n]", " ", name).replace("\\", "/"))
-
-
-def _system(names: Any) -> str:
-    """Whose archive it is, by most of its names."""
-    found = {MOODLE: 0, CANVAS: 0}
-    for name in names:
-        parts = PurePosixPath(name).parts
-        found[MOODLE] += any(_MOODLE.fullmatch(part) for part in parts)
-        found[CANVAS] += bool(_CANVAS.fullmatch(parts[-1])) if parts else 0
-    return max(found, key=lambda system: found[system]) if any(found.values()) else PLAIN
-
-
-def _packed(file: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, system: str) -> Packed | None:
-    parts = PurePosixPath(name).parts
-    own, late, number = parts[-1], False, 0
-    if system == MOODLE:
-        found = next((match for part in parts if (match := _MOODLE.fullmatch(part))), None)
-        if not found:
-            return None
-        person = Person(system, found["name"], found["number"])
-        own = found["file"] if found.string == own and found["file"] else own
-    elif system == CANVAS:
-        found = _CANVAS.fullmatch(own)
-        if not found:
-            return None
-        person, late = Person(system, found["name"] or "", found["number"]), bool(found["late"])
-        own, number = found["file"] or found["typed"], int(found["id"] or 0)
-    else:
-        folders = [part for part in parts[:-1] if part not in labs.NAMES]
-        if not folders:
-            return None
-        person = Person(system, folders[-1])
-    return Packed(person, name, own, _when(info), late, partial(_read, file, info), number)
-
-
-def _when(info: zipfile.ZipInfo) -> datetime | None:
-    """When the file was changed last: in UTC where the archive says so, else this machine's own time."""
-    extra = info.extra
-    while len(extra) >= 4:
-        kind, size = struct.unpack("<HH", extra[:4])
-        if kind == 0x5455 and size >= 5 and extra[4] & 1:  # the extended timestamp
-            with contextlib.suppress(struct.error, OverflowError, OSError, ValueError):
-                return datetime.fromtimestamp(struct.unpack("<i", extra[5:9])[0], UTC)
-        extra = extra[4 + size :]
-    try:
-        return None if info.date_time[0] <= 1980 else datetime(*info.date_time).astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
-
-
-def _read(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
-    try:
-        with file.open(info) as opened:
-            data = opened.read(MAX_NOTEBOOK + 1)
-    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, ValueError) as error:
-        raise Unusable(f"it is damaged ({error})") from None
-    except NotImplementedError:
-        raise Unusable("it is packed in a way that Python cannot unpack") from None
-    except RuntimeError:
-        raise Unusable("it is locked with a password") from None
-    if len(data) > MAX_NOTEBOOK:
-        raise Unusable(f"it is larger than {MAX_NOTEBOOK >> 20} MB")
-    return data
+@contextlib.contextmanager
+def opened(archive: Path) -> Iterator[list[Entry]]:
+    """What lies in an archive, or a folder. Raises UserError for what is neither."""
+    if archive.is_dir():
+        yield of_folder(archive)
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            file, room = stack.enter_context(archive.open("rb")), stack.enter_context(tempfile.TemporaryFile())
+            found = entries(file, archive.name, room)
+        except OSError as error:
+            why = f"{archive} cannot be read: {error.strerror}. Give the path of a .zip or .tar.gz file."
+            raise UserError(why) from None
+        except Unusable as why:
+            raise UserError(f"{archive}: {why}. Download it again, and give it as it came.") from None
+        yield found
 
 
 def _inside(each: Packed, read: dict[Person, int], depth: int = 1) -> Iterator[Packed | str]:
@@ -212,30 +82,36 @@ def _inside(each: Packed, read: dict[Person, int], depth: int = 1) -> Iterator[P
     try:
         if depth > DEEPEST:
             raise Unusable(f"archives in archives, more than {DEEPEST} deep")
-        file = zipfile.ZipFile(io.BytesIO(_counted(each, read)))
-        infos = [info for info in file.infolist() if not info.is_dir() and not _NO_FILE.search(_name(info))]
-        if len(infos) > MANY:
-            raise Unusable("it holds more files than anybody hands in")
-    except (Unusable, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+        found = entries(io.BytesIO(_counted(each, read)), each.file, io.BytesIO(), partial(_spend, each.person, read))
+    except Unusable as error:
         yield f"{each.path}: {error}"
         return
-    for info in sorted(infos, key=_name):
-        path = PurePosixPath(_name(info))
-        if path.name and not stat.S_ISLNK(info.external_attr >> 16):
+    for entry in sorted(filter(is_file, found), key=lambda entry: entry.name):
+        path = PurePosixPath(entry.name)
+        if path.name and not entry.is_link:
             where = "/".join([each.path, *(part for part in path.parts if part not in ("/", ".."))])
-            read_it = partial(_read, file, info)
-            inner = Packed(each.person, where, path.name, each.when, each.late, read_it, each.number, _when(info), True)
+            inner = Packed(
+                each.person, where, path.name, each.when, each.late, entry.read, each.number, entry.when, True
+            )
             yield from _inside(inner, read, depth + 1) if _is_archive(inner) else [inner]
 
 
 def _is_archive(each: Packed) -> bool:
-    return each.file.lower().endswith(".zip")
+    with contextlib.suppress(Unusable):
+        return is_archive(each.file, each.read)
+    return False
+
+
+def _spend(person: Person, read: dict[Person, int], size: int) -> None:
+    """Raises Unusable where a student's files have more than can be read."""
+    if read[person] > MOST:
+        raise Unusable(f"this student's files have more than {MOST >> 20} MB")
+    read[person] += size
 
 
 def _counted(each: Packed, read: dict[Person, int]) -> bytes:
-    """What is in a file. Raises Unusable where its student's files have more than can be read."""
-    if read[each.person] > MOST:
-        raise Unusable(f"this student's files have more than {MOST >> 20} MB")
+    """What is in a file. Raises Unusable."""
+    _spend(each.person, read, 0)
     data = each.read()
     read[each.person] += len(data)
     return data
@@ -256,9 +132,9 @@ def collect(
     """Put the notebooks of one archive into `submitted`. known: the id of a person, "" where nobody knows it. lab: the only one
     that is taken. due: when a lab was due, None where nobody says so. before: what was collected, as `grader class collect` keeps it.
     handed_in: when Moodle's participants did, by number."""
-    with opened(archive) as file:
+    with opened(archive) as found:
         done = Collected()
-        notebooks = _chosen(file, archive, lab, done)
+        notebooks = _chosen(found, archive, lab, done)
         ids = _ids(list(notebooks), known, before, done)
         earlier = {(row["student"], row["lab"]): row for row in before}
         for (person, name), newest in notebooks.items():
@@ -270,8 +146,10 @@ def collect(
                 _is_newer(newest, earlier.get((student, name)))
                 when = _when_handed_in(newest, due(name), handed_in)
                 before_this = earlier.get((student, name), {}).get("downloaded") or ""  # when that archive was made
-                last = _time(before_this) if person.system == MOODLE else None
+                last = _time(before_this) if person.system in UNTIMED else None
                 done.taken.append(_placed(newest, student, name, submitted, when, last))
+                if why := no_notebook(newest.read()):
+                    done.broken.append(f"{student}/{name}, from {newest.path}: {why}")
             except Unusable as why:
                 done.left.append(f"{newest.path}: {why}")
             except OSError as error:
@@ -292,14 +170,14 @@ class _Found:
         return self.named, self.worked, _newer(self.file)
 
 
-def _chosen(file: zipfile.ZipFile, archive: Path, lab: str, done: Collected) -> dict[tuple[Person, str], Packed]:
+def _chosen(found: Sequence[Entry], archive: Path, lab: str, done: Collected) -> dict[tuple[Person, str], Packed]:
     """The notebook of each person and lab that counts; what else there is goes to `done`."""
     notebooks: dict[tuple[Person, str], list[_Found]] = defaultdict(list)
     others: dict[Person, list[str]] = defaultdict(list)  # what a person handed in beside notebooks
     unnamed: dict[Person, list[str]] = defaultdict(list)  # notebooks of no lab
     have: set[Person] = set()  # who handed in a notebook, be it usable or not
     read: dict[Person, int] = defaultdict(int)  # bytes
-    for each in _all_files(file, read):
+    for each in _all_files(found, read):
         if isinstance(each, str):
             done.left.append(each)
             continue
@@ -308,8 +186,8 @@ def _chosen(file: zipfile.ZipFile, archive: Path, lab: str, done: Collected) -> 
                 others[each.person].append(each.path)
                 continue
             have.add(each.person)
-            own, found = _lab_of(each, archive, lab, read)
-            (notebooks[each.person, own].append(found) if own else unnamed[each.person].append(each.path))
+            own, notebook = _lab_of(each, archive, lab, read)
+            (notebooks[each.person, own].append(notebook) if own else unnamed[each.person].append(each.path))
         except Unusable as why:
             done.left.append(f"{each.path}: {why}")
     chosen = _best(notebooks, others, done)
@@ -353,12 +231,12 @@ def _few(paths: list[str], person: Person) -> list[str]:
     return first[:MOST_NAMED] + more
 
 
-def _all_files(file: zipfile.ZipFile, read: dict[Person, int]) -> Iterator[Packed | str]:
+def _all_files(found: Sequence[Entry], read: dict[Person, int]) -> Iterator[Packed | str]:
     """Those of an archive, and of archives in it."""
-    for each in packed(file):
+    for each in packed(found):
         if isinstance(each, Packed) and _is_archive(each):
-            found = list(_inside(each, read))
-            yield from found or [each]
+            inner = list(_inside(each, read))
+            yield from inner or [each]
         else:
             yield each
 
@@ -388,9 +266,9 @@ def _newer(each: Packed) -> tuple[int, datetime, datetime, int, str]:
 
 def _is_newer(each: Packed, earlier: Mapping[str, str] | None) -> None:
     """Raises Unusable for a file that Canvas numbered before the one that was taken earlier: all its times are the download's."""
-    found = _CANVAS.fullmatch(earlier["file"].partition("/")[0]) if each.number and earlier else None
-    if found and int(found["id"] or 0) > each.number:
-        raise Unusable(f"{found[0]}, which was collected before, is newer")
+    name = earlier["file"].partition("/")[0] if each.number and earlier else ""
+    if canvas_number(name) > each.number:
+        raise Unusable(f"{name}, which was collected before, is newer")
 
 
 def _ids(
@@ -432,9 +310,11 @@ def _ids(
 
 def _when_handed_in(each: Packed, due: datetime | None, listed: Mapping[str, datetime]) -> datetime | None:
     """None where nobody knows. Moodle and Canvas write the time of the download: of Moodle only its worksheet has the other, Canvas
-    says by a word who is late."""
+    says by a word who is late. Of folders and clones it is that of the copy."""
     if each.person.system == MOODLE:
         return listed.get(each.person.number)
+    if each.person.system in UNTIMED:
+        return None
     if each.person.system == CANVAS and due and each.when and not each.late:
         return min(each.when, due)
     return each.when
@@ -449,19 +329,21 @@ def _placed(
     folder.mkdir(parents=True, exist_ok=True)
     if os.path.realpath(folder) != os.path.join(os.path.realpath(submitted), student, lab):
         raise Unusable(f"{folder} is a link to another folder, so delete it")
-    data, moodle = each.read(), each.person.system == MOODLE
+    data, untimed = each.read(), each.person.system in UNTIMED
     there: datetime | None = None
     with contextlib.suppress(OSError, ValueError):
         there = _time(clock.read_text(encoding="utf-8"))
-    new, newest = (each.when, last) if moodle else (when, there)
+    new, newest = (each.when, last) if untimed else (when, there)
     old = place.read_bytes() if place.is_file() and not place.is_symlink() else None
     if old is not None and old != data and new and newest and new < newest:
         raise Unusable(f"the notebook at {place} is newer ({newest:%Y-%m-%d %H:%M} UTC)")
     if old is not None and old != data and as_released(data, lab) and not as_released(old, lab):
         raise Unusable(f"it is empty, or the lab as it was released, and the notebook at {place} is not")
+    if old is not None and old != data and (why := no_notebook(data)) and not no_notebook(old):
+        raise Unusable(f"{why}, and the notebook at {place} can be read, so ask for it again")
     if old != data:
         write_bytes(place, data)
-    if when and (old != data or there is None or moodle):
+    if when and (old != data or there is None or untimed):
         write_bytes(clock, f"{when:{_CLOCK}}\n".encode())
     elif old != data:
         clock.unlink(missing_ok=True)  # it was the time of what lay there

@@ -11,18 +11,21 @@ from typing import Any, NamedTuple
 
 from grader import labs
 
-MOODLE, CANVAS, PLAIN = "moodle", "canvas", "folders"
+MOODLE, CANVAS, BRIGHTSPACE, BLACKBOARD, SAKAI = "moodle", "canvas", "brightspace", "blackboard", "sakai"
+FORMS, PLAIN = "forms", "folders"  # files of Google's forms, folders of any kind
 _DROPPED = re.compile(r"[&<>\"`|':\\/]")  # Moodle leaves these out of a file's name
-NUMBER, SORTED, SPOKEN = "number", "sorted", "spoken"  # by what a person is known
+OWN, NUMBER, SORTED, SPOKEN = "own", "number", "sorted", "spoken"  # by what a person is known
 LONGEST = 200  # bytes of a folder's name: file systems take 255
 
 
 class Person(NamedTuple):
-    """Who handed in, as the archive says it. number: the user's in Canvas, the participant's in one assignment of Moodle."""
+    """Who handed in, as the archive says it. number: the user's in Canvas and Brightspace, the participant's in one assignment of
+    Moodle; login: the user's own id, where the archive has it."""
 
     system: str
     name: str
     number: str = ""
+    login: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,12 @@ def who_is(*lists: Iterable[Entry]) -> Callable[[Person], str]:
         spelled[folded(entry.own)].add(entry.own)
 
     def known(person: Person) -> str:
-        own_name = _letters(person.name) if person.system == CANVAS else _words(person.name)
+        names = [(SORTED, _letters(person.name))]
+        if person.system != CANVAS:  # Moodle puts a group before the name of each of its members: Group A-Jane Doe
+            parts = person.name.split("-") if person.system == MOODLE else [person.name]
+            names = [(SPOKEN, _words("-".join(parts[at:]))) for at in range(min(len(parts), 12))]
         for by_sign in signs:
-            for sign in ((NUMBER, person.number), (SORTED if person.system == CANVAS else SPOKEN, own_name)):
+            for sign in ((OWN, folded(person.login)), (NUMBER, person.number), *names):
                 found = by_sign.get(sign, set()) if sign[1] else set()
                 if len(found) == 1:
                     own = next(iter(found))
@@ -86,7 +92,7 @@ def _signs(entries: Iterable[Entry]) -> dict[tuple[str, str], set[str]]:
     """Ids by (kind of sign, sign)."""
     found: dict[tuple[str, str], set[str]] = defaultdict(set)
     for entry in entries:
-        signs = {(NUMBER, number) for number in entry.numbers}
+        signs = {(OWN, folded(entry.own)), *((NUMBER, number) for number in entry.numbers)}
         for name in entry.names:
             signs |= {(SORTED, each) for each in _sorted_names(name)} | {(SPOKEN, each) for each in spoken_names(name)}
         for sign in signs:
@@ -119,7 +125,8 @@ def _sorted_names(text: str) -> set[str]:
 def folder_name(person: Person, twins: bool = False) -> str:
     """A student's id where no list knows one: the name, with the number where others have the same name. Canvas' number is a
     person's, Moodle's another one in each assignment."""
-    words = "".join(letter if letter.isalnum() or letter in "-'." else "_" for letter in person.name)
+    own = person.login or person.name
+    words = "".join(letter if letter.isalnum() or letter in "-'." else "_" for letter in own)
     name = re.sub(r"_+", "_", words).encode()[:LONGEST].decode(errors="ignore").strip("_.-'") or "student"
     return f"{name}_{person.number}" if person.number and (twins or person.system == CANVAS) else name
 

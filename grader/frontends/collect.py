@@ -1,4 +1,4 @@
-"""`grader class collect`: what Moodle and Canvas pack of a class, put where it is graded."""
+"""`grader class collect`: what a class handed in, put where it is graded."""
 
 import argparse
 import re
@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from grader import labs
+from grader.classroom.archives import is_archive
 from grader.classroom.collect import Collected, Taken, collect
 from grader.classroom.marks import read_table
-from grader.classroom.people import CANVAS, MOODLE, Entry, assigned, gradebook_at, named, who_is
+from grader.classroom.people import CANVAS, FORMS, MOODLE, PLAIN, Entry, assigned, gradebook_at, named, who_is
 from grader.classroom.worksheet import IDENTIFIER, handed_in
 from grader.errors import UserError
 from grader.frontends.classroom import GRADEBOOK
@@ -37,14 +38,13 @@ ID_COLUMNS = (
 def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.set_defaults(run=take_in)
     sub.description = (
-        "Puts the notebooks of Moodle's *Download all submissions* and of Canvas' *Download Submissions* to "
+        "Puts the notebooks of Moodle's *Download all submissions*, of Canvas' *Download Submissions*, of what "
+        "Brightspace, Blackboard, Sakai and Google's forms pack, and of folders of students to "
         "SUBMITTED/STUDENT/LAB/LAB.ipynb, with their times in timestamp.txt. Each notebook says which lab it is of. "
         "Students get their ids from --students, or from the gradebook by name. Without either, their names are used."
     )
-    sub.epilog = (
-        "Exit status: 0 if everything was taken. 1 if something was not, which the output names. 2 for unusable input."
-    )
-    words = "a ZIP as you downloaded it, or a folder with several"
+    sub.epilog = "Exit status: 0 if everything was taken and can be read. 1 if not, and the output names it. 2 for unusable input."
+    words = "a .zip or .tar.gz as you downloaded it, a folder with several, or a folder of the students' folders"
     sub.add_argument("archives", type=Path, nargs="+", metavar="ZIP", help=words)
     words = "folder for the submissions (default: submitted)"
     sub.add_argument("--to", type=Path, default=Path("submitted"), metavar="SUBMITTED", help=words)
@@ -58,9 +58,7 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
 
 def take_in(options: argparse.Namespace) -> int:
     """Exit status: 0, or 1 where something was not taken."""
-    archives = [zip for each in options.archives for zip in (_zips(each) if each.is_dir() else [each])]
-    if not archives:
-        raise UserError(f"{options.archives[0]} holds no .zip file. Give the archive that Moodle or Canvas made.")
+    archives = [one for each in options.archives for one in ((_archives(each) or [each]) if each.is_dir() else [each])]
     book = options.to.absolute().parent / GRADEBOOK
     listed = _listed(options.students) if options.students else []
     times = handed_in(*read_table(options.students)) if options.students else {}
@@ -68,7 +66,7 @@ def take_in(options: argparse.Namespace) -> int:
     all_done = Collected()
     for archive in archives:
         done = collect(archive, options.to, known, options.lab, due, remembered(options.to), times)
-        for name in ("taken", "left", "beside", "twice", "alike"):
+        for name in ("taken", "left", "broken", "beside", "twice", "alike"):
             getattr(all_done, name).extend(getattr(done, name))
         for each in done.taken:
             print(clean(_line(each)))
@@ -76,23 +74,26 @@ def take_in(options: argparse.Namespace) -> int:
     students = {each.student for each in all_done.taken}
     print(f"{len(all_done.taken)} notebooks of {len(students)} students in {options.to}")
     _list("Handed in beside a notebook, and left in the archive", all_done.beside, print)
+    _list("Taken, though nothing in it can be read, so ask for it again", all_done.broken, tell)
     _list("Of a lab that your gradebook does not have", _not_set(book, all_done.taken), tell)
     _list("Perhaps one student with two folders", all_done.twice, tell)
     _list("Students who share a name, so give --students", all_done.alike, tell)
-    if untimed := sum(each.person.system == MOODLE and each.when is None for each in all_done.taken):
-        tell(f"{untimed} without a time, so they never count as late. {_MOODLE_TIMES}")
+    for systems, words in (((MOODLE,), _MOODLE_TIMES), ((FORMS, PLAIN), _NO_TIMES)):
+        if untimed := sum(each.person.system in systems and each.when is None for each in all_done.taken):
+            tell(f"{untimed} without a time, so they never count as late. {words}")
     _list("Not taken", all_done.left, tell)
-    return int(bool(all_done.left))
+    return int(bool(all_done.left or all_done.broken))
 
 
 _MOODLE_TIMES = (
     "Moodle's archive has only the time of your download. Give --students and the grading worksheet that you "
     "download with it, in English or German."
 )
+_NO_TIMES = "Where somebody was late, write timestamp.txt beside the notebook (2026-12-01 13:30:00 UTC)."
 
 
-def _zips(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() == ".zip")
+def _archives(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file() and is_archive(path.name))
 
 
 def _list(heading: str, lines: list[str], say: Callable[[str], None]) -> None:

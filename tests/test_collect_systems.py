@@ -1,0 +1,326 @@
+"""Hand-ins of other systems than Moodle and Canvas, packed otherwise than as ZIP, or saved by other programs than JupyterLab."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import tarfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_collect import LABS, NAME, OTHER, collect, made, placed, released, rows
+
+from grader.classroom.submissions import read_class
+from tests import odd_class
+from tests.odd_class import packed
+
+WHERE = "_assignsubmission_file_"
+
+
+def tar(files: dict[str, bytes], mode: str = "w:gz", *links: str) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode=mode) as archive:
+        for at, (name, content) in enumerate(files.items()):
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime = len(content), 1_790_000_000 + at
+            archive.addfile(info, io.BytesIO(content))
+        for link in links:
+            info = tarfile.TarInfo(link)
+            info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+            archive.addfile(info)
+    return data.getvalue()
+
+
+def found(root: Path) -> dict[str, str]:
+    """Student -> the last cell of the notebook that was taken."""
+    paths = (root / "submitted").glob("*/*/*.ipynb")
+    return {path.parts[-3]: json.loads(path.read_text(encoding="utf-8"))["cells"][-1]["source"] for path in paths}
+
+
+def test_what_is_packed_otherwise_than_as_zip_is_opened(tmp_path, capsys):
+    one = {"my work/2a_workers.ipynb": released(says="in")}
+    packings = {
+        "a.tgz": tar(one),
+        "a.tar.gz": tar({f"./{name}": data for name, data in one.items()}),
+        "a.tar": tar(one, "w"),
+        "a.tar.bz2": tar(one, "w:bz2"),
+        "a.tar.xz": tar(one, "w:xz"),
+        "2a_workers.ipynb.gz": gzip.compress(released(says="in")),
+        "2a_workers.ipynb.bz2": bz2.compress(released(says="in")),
+        "2a_workers.ipynb.xz": lzma.compress(released(says="in")),
+        "called.zip": tar(one),
+        "called.tar.gz": packed(one),
+        "called.ipynb": packed(one),
+        "packed twice.zip": packed({"a.tar.gz": tar(one)}),
+    }
+    files = {f"S{at}_{at}{WHERE}/{name}": data for at, (name, data) in enumerate(packings.items())}
+    status, _, err = collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)
+    assert status == 0 and "Not taken" not in err
+    assert found(tmp_path) == {f"S{at}": "in" for at in range(len(packings))}
+
+
+def test_a_tar_file_does_no_harm(tmp_path, capsys):
+    bomb = tar({"2a_workers.ipynb": bytes(65 << 20)})
+    whole = tar({"2a_workers.ipynb": released()})
+    hand_ins = {
+        "Ann": tar({}, "w:gz", "2a_workers.ipynb"),
+        "Bo": bomb,
+        "Cy": whole[: len(whole) // 2],
+        "Di": tar({"../../../../out.ipynb": released(says="di"), "/abs/2a_workers.ipynb": b""}),
+        "Ed": gzip.compress(bytes(600 << 20), 1),
+    }
+    files = {f"{who}_{at}{WHERE}/w.tar.gz": data for at, (who, data) in enumerate(hand_ins.items())}
+    before = {path for path in tmp_path.rglob("*")} | {tmp_path / "m.zip"}
+    status, _, err = collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)
+    assert (
+        status == 1 and "larger than 64 MB" in err and "more than 512 MB" in err and "Cy_2" in err and "Ann: no" in err
+    )
+    assert found(tmp_path) == {"Di": "di"}
+    assert {path for path in tmp_path.rglob("*") if "submitted" not in path.parts} == before
+
+
+def test_a_class_may_come_as_a_tar_file_or_a_folder(tmp_path, capsys):
+    (tmp_path / "class.tar.gz").write_bytes(tar({f"Ann_1{WHERE}/x.ipynb": released(says="ann")}))
+    repository = tmp_path / "lab-2a-submissions" / "lab-2a-bo" / "labs" / NAME
+    repository.mkdir(parents=True)
+    (repository / f"{NAME}.ipynb").write_bytes(released(says="bo"))
+    (repository / "link.ipynb").symlink_to("/etc/passwd")
+    status, _, err = collect(tmp_path, tmp_path / "class.tar.gz", repository.parents[2], capsys=capsys)
+    assert found(tmp_path) == {"Ann": "ann", "lab-2a-bo": "bo"} and "a link to another file" in err and status == 1
+    assert "timestamp.txt" in err and not (placed(tmp_path, "lab-2a-bo").parent / "timestamp.txt").exists()
+    assert collect(tmp_path, tmp_path / "none.tar.gz", capsys=capsys)[0] == 2
+    (tmp_path / "class.tar.gz").write_bytes(b"\x1f\x8b no gzip")
+    assert collect(tmp_path, tmp_path / "class.tar.gz", capsys=capsys)[0] == 2
+
+
+# ---------------------------------------------------------------- other systems
+
+BLACKBOARD = {
+    f"Lab201c_zm_2_attempt_2026-11-2{day}-10-30-00{end}": data
+    for day in (0, 1)
+    for end, data in {
+        "_2a.ipynb": released(says=f"zoe {day}"),
+        ".txt": "Name: Zoë Müller (zm_2)\nX: y".encode(),
+    }.items()
+}
+SYSTEMS: dict[str, tuple[dict[str, bytes], dict[str, str], dict[str, tuple[int, ...]]]] = {
+    "Brightspace": (
+        {
+            "index.html": b"<p>",
+            "62334-99 - Jane Doe - Nov 20, 2026 1030 AM/2a.ipynb": released(says="jane 1"),
+            "62334-99 - Jane Doe - Nov 21, 2026 130 PM/2a.ipynb": released(says="jane 2"),
+            "62335-99 - Zoë Müller-Lee - 21 November, 2026 1130 PM/my.ipynb": released(says="zoe"),
+        },
+        {"Jane_Doe": "jane 2", "Zoë_Müller-Lee": "zoe"},
+        {"Jane_Doe": (2026, 11, 21, 13, 30), "Zoë_Müller-Lee": (2026, 11, 21, 23, 30)},
+    ),
+    "Blackboard": (
+        BLACKBOARD | {"Lab201c_jd1_attempt_2026-11-20-10-30-00_2a.ipynb": released(says="jane")},
+        {"jd1": "jane", "zm_2": "zoe 1"},
+        {"jd1": (2026, 11, 20, 10, 30), "zm_2": (2026, 11, 21, 10, 30)},
+    ),
+    "Sakai": (
+        {
+            "Lab 2a/grades.csv": b"x",
+            "Lab 2a/Doe, Jane(jd1)/timestamp.txt": b"20261120103000000",
+            "Lab 2a/Doe, Jane(jd1)/Submission attachment(s)/2a_workers.ipynb": released(says="jane"),
+            "Lab 2a/Doe, Jane(jd1)/Feedback Attachment(s)/2a_workers.ipynb": released(says="feedback"),
+            "Lab 2a/Müller, Zoë(zm)/timestamp.txt": b"20261121103000000",
+            "Lab 2a/Müller, Zoë(zm)/comments.txt": b"",
+            "Lab 2a/Müller, Zoë(zm)/Anhänge/2a_workers.ipynb": released(says="zoe"),
+        },
+        {"jd1": "jane", "zm": "zoe"},
+        {"jd1": (2026, 11, 20, 10, 30), "zm": (2026, 11, 21, 10, 30)},
+    ),
+    "a form of Google's": (
+        {
+            "Lab 2a (File responses)/2a_workers - Jane Doe.ipynb": released(says="jane"),
+            "Lab 2a (File responses)/Untitled0 - Zoë Müller.ipynb": released(says="zoe"),
+        },
+        {"Jane_Doe": "jane", "Zoë_Müller": "zoe"},
+        {},
+    ),
+    "Google's classroom": (
+        {f"{who} - Lab 2a.ipynb": released(says=who) for who in ("Jane Doe", "Bo - Li")},
+        {"Jane_Doe": "Jane Doe", "Bo": "Bo - Li"},
+        {},
+    ),
+    "repositories": (
+        {
+            "lab-2a-submissions/lab-2a-jane/labs/2a_workers/2a_workers.ipynb": released(says="jane"),
+            "lab-2a-submissions/lab-2a-jane/README.md": b"x",
+            "lab-2a-submissions/lab-2a-jane/.git/config": b"x",
+            "lab-2a-submissions/lab-2a-bo/solution/2a_workers.ipynb": released(says="bo"),
+        },
+        {"lab-2a-jane": "jane", "lab-2a-bo": "bo"},
+        {},
+    ),
+    "one repository": (
+        {"lab-2a-jane-main/README.md": b"x", f"lab-2a-jane-main/work/{NAME}/{NAME}.ipynb": released(says="jane")},
+        {"lab-2a-jane-main": "jane"},
+        {},
+    ),
+    "folders": (
+        {f"submitted/{who}/{NAME}/{NAME}.ipynb": released(says=who) for who in ("ann", "bo")},
+        {"ann": "ann", "bo": "bo"},
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_hand_ins_of_other_systems(tmp_path, capsys, system):
+    files, students, times = SYSTEMS[system]
+    archive = made(tmp_path / "class.zip", files)
+    _, out, err = collect(tmp_path, archive, capsys=capsys)
+    assert found(tmp_path) == students and f"{len(students)} notebooks of {len(students)} students" in out
+    for student in students:
+        clock = placed(tmp_path, student).parent / "timestamp.txt"
+        assert clock.exists() == (student in times)
+        if student in times:
+            assert clock.read_text() == f"{datetime(*times[student]).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC\n"
+    older = sum("newer" in line for line in err.splitlines())
+    assert older == len([name for name in files if name.endswith(".ipynb") and "Feedback" not in name]) - len(students)
+    assert err.count("whose it is") == 0 and ("late" in err) == (not times)
+    _, out, _ = collect(tmp_path, archive, capsys=capsys)
+    assert out.count("unchanged") == len(students) and found(tmp_path) == students
+
+
+def test_an_id_of_the_archive_is_one_of_the_list(tmp_path, capsys):
+    (tmp_path / "list.csv").write_text("id,name\nJD1,Jane Doe\nzm_2,Zoë Müller\n", encoding="utf-8")
+    files = SYSTEMS["Blackboard"][0]
+    collect(tmp_path, made(tmp_path / "b.zip", files), "--students", tmp_path / "list.csv", capsys=capsys)
+    assert found(tmp_path) == {"JD1": "jane", "zm_2": "zoe 1"}
+
+
+def test_a_member_of_a_group_is_the_student_of_the_list(tmp_path, capsys):
+    (tmp_path / "list.csv").write_text("id,name\njd1,Jane Doe\nam1,Anne-Marie Lee\n", encoding="utf-8")
+    names = ("Group A-Jane Doe", "Team B-2-Anne-Marie Lee", "Group C-Somebody Else")
+    files = {f"{name}_{at}{WHERE}/x.ipynb": released(says=name) for at, name in enumerate(names)}
+    collect(tmp_path, made(tmp_path / "m.zip", files), "--students", tmp_path / "list.csv", capsys=capsys)
+    assert found(tmp_path) == dict(zip(("jd1", "am1", "Group_C-Somebody_Else"), names, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "it is empty"),
+        (bytes(4096), "it is empty"),
+        (b"\n\n<!DOCTYPE html><p>Sign in", "it is a web page"),
+        (b"%PDF-1.7\n\xff", "it is a PDF"),
+        (released().replace(b'"cells"', b'\n<<<<<<< HEAD\n"cells"', 1), "both sides of a conflict"),
+        (released()[:-400], "its JSON is broken"),
+        (b'{"url": "https://docs.google.com/open"}', "no list of cells"),
+    ],
+)
+def test_what_is_no_notebook_is_said_and_takes_no_notebook_s_place(tmp_path, capsys, data, why):
+    name = f"Ann_1{WHERE}/{NAME}.ipynb"
+    status, _, err = collect(tmp_path, made(tmp_path / "1.zip", {name: data}), capsys=capsys)
+    assert f"Ann/{NAME}, from {name}: " in err and why in err and "ask for it again" in err and status == 1
+    (one,) = read_class(LABS, tmp_path / "submitted")
+    assert not one.submission and (why in one.problem or data[:4] == b'{"ur')
+    collect(tmp_path, made(tmp_path / "2.zip", {name: released(says="whole")}), capsys=capsys)
+    again = made(tmp_path / "3.zip", {name: data}, (2026, 11, 22, 9, 0, 0))
+    status, _, err = collect(tmp_path, again, capsys=capsys)
+    assert status == 1 and "can be read" in err and found(tmp_path) == {"Ann": "whole"}
+    assert [row["file"] for row in rows(tmp_path / "submitted" / "collected.csv")] == [name]
+
+
+# ---------------------------------------------------------------- other programs
+
+
+def nbformat_3(nb: Any) -> None:
+    """IPython 2: sheets of cells, code under another name, headings that are cells."""
+    cells = []
+    for each in nb.pop("cells"):
+        text = odd_class.text(each)
+        if each["cell_type"] == "code":
+            new = {"cell_type": "code", "language": "python", "input": text.splitlines(keepends=True), "outputs": []}
+        elif text.startswith("# "):
+            new = {"cell_type": "heading", "level": 1, "source": text.removeprefix("# ")}
+        else:
+            new = {"cell_type": "markdown", "source": text}
+        cells.append({**new, "metadata": {}})
+    nb.update(metadata={"name": "lab"}, nbformat=3, nbformat_minor=0, worksheets=[{"cells": cells, "metadata": {}}])
+
+
+def nbformat_2(nb: Any) -> None:
+    nbformat_3(nb)
+    nb["nbformat"] = 2
+    for each in nb["worksheets"][0]["cells"]:
+        each.pop("metadata")
+
+
+def nbformat_4(minor: int) -> Callable[[Any], None]:
+    def edit(nb: Any) -> None:
+        odd_class.strip(nb)
+        nb["nbformat_minor"] = minor
+
+    return edit
+
+
+def colab(nb: Any) -> None:
+    odd_class.strip(nb)
+    nb["metadata"] = {"colab": {"provenance": []}, "widgets": {"application/vnd.jupyter.widget-state+json": {"a": {}}}}
+    for at, each in enumerate(nb["cells"]):
+        each["metadata"] = {"id": f"aB{at}", "colab": {"base_uri": "https://localhost:8080/"}, "cellView": "form"}
+        if each["cell_type"] == "code":
+            each["outputs"] = [{"output_type": "stream", "name": "stdout", "text": ["\x1b[31mred\x1b[0m\n"]}]
+
+
+def databricks(nb: Any) -> None:
+    """Texts are code there."""
+    odd_class.strip(nb)
+    for each in nb["cells"]:
+        if each["cell_type"] == "markdown":
+            each.update(cell_type="code", source=f"%md\n{odd_class.text(each)}", outputs=[], execution_count=0)
+        each["metadata"] = {"application/vnd.databricks.v1+cell": {"title": "", "nuid": "x"}}
+
+
+PROGRAMS = {
+    "nbformat 2": nbformat_2,
+    "nbformat 3": nbformat_3,
+    **{f"nbformat 4.{minor}": nbformat_4(minor) for minor in range(6)},
+    "Colab": colab,
+    "Databricks": databricks,
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_notebook_of_another_program_is_the_same_submission(tmp_path, capsys, program):
+    lab = odd_class.LAB
+    hand_ins = {
+        "Plain": [odd_class.explain],
+        "Odd": [odd_class.explain, PROGRAMS[program]],
+        "Idle": [PROGRAMS[program]],
+    }
+    files = {}
+    for at, (who, edits) in enumerate(hand_ins.items()):
+        nb = odd_class.notebook_of(lab, solved=True)
+        for edit in edits:
+            edit(nb)
+        files[f"{who}_{at}{WHERE}/Untitled.ipynb"] = json.dumps(nb).encode()
+    status, _, err = collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)
+    assert status == 0, err
+    idle, odd, plain = read_class(LABS, tmp_path / "submitted")
+    assert idle.submission and odd.submission and plain.submission
+    assert idle.submission.source == odd.submission.source == plain.submission.source
+    assert [one.explained for one in (idle, odd, plain)] == ["", "", ""]
+    assert not odd.other_release
+
+
+def test_a_notebook_as_it_was_released_is_known_in_each_form(tmp_path, capsys):
+    own = f"Ann_1{WHERE}/x.ipynb"
+    collect(tmp_path, made(tmp_path / "1.zip", {own: released(OTHER, says="own")}), capsys=capsys)
+    for at, edit in enumerate(PROGRAMS.values()):
+        nb = odd_class.notebook_of(OTHER)
+        edit(nb)
+        again = made(tmp_path / f"{at}.zip", {own: json.dumps(nb).encode()}, (2026, 11, 22, 9, 0, 0))
+        _, _, err = collect(tmp_path, again, capsys=capsys)
+        assert "as it was released" in err and "own" in placed(tmp_path, "Ann", OTHER).read_text(), list(PROGRAMS)[at]
