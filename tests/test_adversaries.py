@@ -13,6 +13,7 @@ from helpers import LAB, first, grade_cells, measured_score, slow_starter, warme
 from grader import labs
 from grader.checks import plausible
 from grader.checks.parity import Replay
+from grader.grade import NOTHING_KEPT
 from grader.grading.arms import open_arm, set_up
 from grader.grading.evidence import Checkpoint, Findings, Race
 from grader.grading.first_steps import starter_alone
@@ -189,6 +190,33 @@ def test_a_loop_that_compiled_is_started_again(always, monkeypatch, nothing_left
         assert check.evidence["gain_certain"] < check.evidence["gain_lower"]
     else:
         assert check.points > 0.5 * check.max_points
+
+
+KEEPS = """
+import os, time, torch, torch._dynamo.utils
+{steps}
+
+def train(job):
+    torch._dynamo.utils.counters["stats"]["unique_graphs"] += 1
+    kept = os.environ["XDG_CACHE_HOME"] + "/kept"
+    print("kept" if os.path.exists(kept) else "nothing kept", os.environ.get("TORCH_COMPILE_DISABLE"), flush=True)
+    open(kept, "w").close()
+    time.sleep(6)
+    yield from steps(job)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cause", "left"), [("input-bound", "nothing kept 1"), ("compute-bound", "kept None")])
+def test_what_a_first_start_has_read_no_second_one_finds(cause, left, monkeypatch, nothing_left):
+    """Where the fix is about data, whatever a loop keeps among the compiler's caches may be its samples."""
+    monkeypatch.setattr(blocks, "CHUNK_S", 0.05)
+    source = KEEPS.format(steps=slow_starter(monkeypatch).replace("def train(job):", "def steps(job):"))
+    tiny = replace(lab(minimum_gain=100.0, options=TINY), cause=cause, phase=2)
+    result = grade_cells(source, lab=tiny, plan=replace(SHORT, use_up_s=1.0))
+    assert result.output.split("\n")[0] == left
+    assert (NOTHING_KEPT in result.warnings) == (cause == "input-bound")
+    assert result.check("throughput").evidence["worked_ahead"]  # what takes long again is no compiler
 
 
 def test_warnings_of_an_abandoned_start_are_forgotten_with_it():

@@ -46,6 +46,11 @@ class Setup:
         waits = {name: 0.0 for name in ("read_s", "write_bps") if name in self.options}
         return replace(self, options=self.options | waits) if waits else self
 
+    @property
+    def eager(self) -> Setup:
+        """For runs in which nothing is compiled."""
+        return replace(self, form=replace(self.form, environment=self.form.environment | EAGER))
+
 
 def set_up(form: Form, form_name: str, allow_unconfined: bool = False, counted: bool = False) -> Setup:
     """The arms' setup with the form's data, which are made where they are missing."""
@@ -139,9 +144,7 @@ def reference_arm(source: str, setup: Setup, seed: int, compiles: bool = False, 
 
     compiles: whether it may, where its speed counts. nudge: see `Child.start`."""
     form: Form = setup.form
-    if not compiles:
-        form = replace(form, environment=form.environment | EAGER)
-    with open_arm(source, replace(setup, form=form), trusted=True) as arm:
+    with open_arm(source, setup if compiles else setup.eager, trusted=True) as arm:
         arm.child.load()
         if form.prepare_s:
             arm.prepare(form.prepare_s)
