@@ -42,8 +42,14 @@ def analyse(
     left_out = max(0, min(max(skip_first, warm), len(trace.windows) - 1))  # a lone step is better than none
     if (run := trace.loss.run) and count is None and skip_first:
         left_out, count = run
+    turn = trace.windows.turn
+    whole = (len(trace.windows) - left_out) // turn * turn
+    if turn > 1 and whole and count is None and skip_first:
+        left_out = len(trace.windows) - whole
     steps = Steps(trace, left_out, count)
     m = metrics(trace, step_ns, skip_first, steps, wait_ns=wait_ns)
+    if turn > 1 and len(steps) == whole:
+        m.notes.insert(0, f"its steps come in turns of {turn}, so a whole number of turns is counted")
     if warm > skip_first:
         m.notes.append(f"its first {warm} steps took many times as long as the others, and are not counted")
     b = breakdown(trace, steps, m.step_ns, m.wait_ns)

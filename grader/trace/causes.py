@@ -21,6 +21,8 @@ class Cause:
     offered: bool = True  # on pages that ask for a cause
 
 
+ALL_RANKS = "Diagnose the traces of all ranks together. What looks like communication here may be a wait for a rank that comes late."
+
 # Their parts vanish with them.
 STALLS = {
     "input": Cause(
@@ -119,7 +121,7 @@ STALLS = {
         (
             "Overlap it with the backward pass, as DistributedDataParallel does with its buckets.",
             "Communicate less, with bf16 gradients, and no_sync() while gradients accumulate.",
-            "Diagnose the traces of all ranks together. What looks like communication here may be a wait for a rank that comes late.",
+            ALL_RANKS,
         ),
         {"comm_exposed_ns": lambda v, m: f"{ms(v)} of {ms(m.comm_ns or 0)} of communication had no kernel beside it."},
     ),

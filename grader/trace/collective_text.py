@@ -41,13 +41,14 @@ class Said(msgspec.Struct, gc=False):
 
 class _Event(msgspec.Struct, gc=False):
     ts: msgspec.Raw = msgspec.Raw(b"0")
+    dur: msgspec.Raw = msgspec.Raw(b"-1")
     name: str | None = None
     args: Said | None = None
 
 
 _decode = msgspec.json.Decoder(_Event).decode
-# start in ns, name of the event, kind, dtype, elements sent and received, members, group, sequence number, source, target
-Row = tuple[int, str, str, str, int, int, int, str, int, int, int]
+# start in ns, name of the event, kind, dtype, elements sent and received, members, group, sequence number, source, target, duration
+Row = tuple[int, str, str, str, int, int, int, str, int, int, int, int]
 ITEM = {
     "float": 4,
     "double": 8,
@@ -115,13 +116,18 @@ def _row(event: _Event) -> Row:
         sent, dtype = _elements(said.dims, said.types)
     group = said.group if said.group is not None else said.group_id
     name = " ".join(str(part) for part in (group, said.ranks) if part is not None)
-    us = Decimal(bytes(event.ts).strip(b'"').decode())
-    if not abs(us) < MOST_US:
-        raise ValueError
-    time = int((us * 1000).to_integral_value())
+    time, duration = _ns(event.ts), _ns(event.dur)
     numbers = (_integer(value) for value in (said.size, said.sequence, said.source, said.target))
     size, sequence, source, target = numbers
-    return time, event.name or "", said.kind or "", dtype, sent, received, size, name[:500], sequence, source, target
+    about = (said.kind or "", dtype, sent, received, size, name[:500], sequence, source, target)
+    return time, event.name or "", *about, duration
+
+
+def _ns(us: msgspec.Raw) -> int:
+    number = Decimal(bytes(us).strip(b'"').decode())
+    if not abs(number) < MOST_US:
+        raise ValueError
+    return int((number * 1000).to_integral_value())
 
 
 def _integer(value: int | str | None) -> int:

@@ -99,14 +99,19 @@ def _said(trace: Trace, k: np.ndarray, launch: np.ndarray) -> list[Rows]:
 
 
 def _rows_of(trace: Trace, events: np.ndarray) -> list[Row | None]:
-    """For each of these events what was read of it, by its start and its name."""
+    """For each of these events what was read of it, by its start and its name, and of those that share these by its duration."""
     rows: list[Row | None] = [None] * len(events)
     if trace.collectives:
         by_start = {(row[0], row[1]): row for row in trace.collectives}
+        exact: dict[tuple, list[Row]] = {}
+        for row in trace.collectives:
+            exact.setdefault((row[0], row[1], row[-1]), []).append(row)
         candidates = np.flatnonzero(np.isin(trace.start[events], [row[0] for row in trace.collectives]))
         for i in candidates.tolist():
             event = events[i]
-            rows[i] = by_start.get((int(trace.start[event]), trace.names[trace.name[event]]))
+            key = int(trace.start[event]), trace.names[trace.name[event]]
+            alike = exact.get((*key, int(trace.duration[event])), [])
+            rows[i] = alike.pop(0) if alike else by_start.get(key)  # both are in the order of the file
     return rows
 
 

@@ -1,5 +1,6 @@
 """What stands behind a cause: the functions, operators and lines to look at, in sentences."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -30,6 +31,11 @@ WARM_UP = "Record steps after a warm-up."
 NEVER_WAITS, AS_LONG = 0.95, 0.8  # share of the step that the host is at work; of a cost: as much
 MANY_LAUNCHES = 50  # in one call of an operator
 PAUSE_NS = 100_000  # between two operators: a shorter one is the cost of Python
+# Functions of Python in which one thread waits for another, or for a process.
+WAITS_FOR_OTHERS = re.compile(
+    r"(queue|queues)\.py\(\d+\): get\b|threading\.py\(\d+\): (wait|join)|connection\.py\(\d+\): (recv|poll|wait)|SimpleQueue.*\bget\b"
+)
+FOR_OTHERS = "There it waits for another thread or process. If that makes the batches, the step waits for data."
 PART = 0.1  # of the step: an operation that costs less is not what holds it back
 
 # The queue is emptied so often that the host never gets ahead: then waits and launches cannot be told apart by what they cost.
@@ -91,13 +97,14 @@ class Rare:
 
 def rare(trace: Trace, steps: Steps, b: Breakdown, parts: tuple[str, ...]) -> Rare | None:
     """Whether most of the idle time of these parts lies in few steps, which took many times as long as the others."""
-    length = steps.ends - steps.starts
+    until = np.append(steps.starts[1:], steps.ends[-1:])  # what is done between two marks takes time as well
+    length = until - steps.starts
     odd = length > FAR_LONGER * np.median(length) if len(steps) > 2 else np.zeros(len(steps), bool)
     spans = [idle_spans(b, part) for part in parts if part.startswith("idle")]
     if not odd.any() or not spans:
         return None
     idle = intervals.union(*(np.concatenate(sides) for sides in zip(*spans, strict=True)))
-    inside = intervals.length(intervals.intersection(idle, (steps.starts[odd], steps.ends[odd])))
+    inside = intervals.length(intervals.intersection(idle, (steps.starts[odd], until[odd])))
     if inside < MOST_IN * intervals.length(idle):
         return None
     edges = np.flatnonzero(np.diff(np.concatenate(([True], odd, [True])))).reshape(-1, 2)
@@ -184,7 +191,8 @@ def _who(d: Doing, total: float) -> list[str]:
     if d.collecting >= 0.1 * total:
         return [f"Python's garbage collection took {ms(d.collecting)} of it per step."]
     if d.function:
-        return [f"Most of it was in {d.function}{f', which ran {d.inner}' if d.inner else ''}."]
+        said = [f"Most of it was in {d.function}{f', which ran {d.inner}' if d.inner else ''}."]
+        return [*said, FOR_OTHERS] if WAITS_FOR_OTHERS.search(f"{d.function} {d.inner}") else said
     if d.mark:
         return [f'Most of it was in "{d.mark}", as record_function named it.']
     if d.stacks:

@@ -362,6 +362,10 @@ def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, wha
     if not case.with_waits(cause) and runner_up in STALLS and shares[runner_up] >= CLOSE * share:
         both = "Close behind, it is" if shares[runner_up] <= share else "As much as that, it is"
         text += f" {both} {runner_up}-bound ({shares[runner_up]:.0%}): {CAUSES[runner_up].reason}."
+        if runner_up == "host" and case.steps is not None:
+            text += "".join(
+                f" {sentence}" for sentence in details.of_host(case.trace, case.steps, case.b).sentences[:1]
+            )
     text += details.beside(case.b, cause, shares[cause] * case.step)
     if what_if < 0.97 * step:
         slow = cause == "compute" and (m.tensor_core_share or {"no": 0.0})["no"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from grader.trace.causes import CAUSES
+from grader.trace.causes import ALL_RANKS, CAUSES
 from grader.trace.collectives import OTHER_KIND
 from grader.trace.rank import EXPOSED, WAITING
 from grader.trace.words import milliseconds, plain, plain_number
@@ -97,7 +97,7 @@ def said(job: Job) -> dict[str, Any]:
     elif job.cause == "imbalance":
         text, ways = _turns(job), _advice(job)
     else:
-        text, ways = _usual(job), list(cause.advice if cause else ())
+        text, ways = _usual(job), [way for way in (cause.advice if cause else ()) if way != ALL_RANKS]
     if job.missing and not job.absent_ns:
         who = _numbered(job.missing)
         if len(job.missing) > MOST_LISTED:

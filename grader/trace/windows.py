@@ -66,6 +66,7 @@ class Windows:
     first: int = 0  # position of the first one among the ProfilerStep annotations, where the profiler rested before it
     warm: int = 0  # steps at its beginning that took many times as long as the others
     whole: bool = True  # all that belongs to them was written
+    turn: int = 1  # after so many of them the same amounts of work come again, as in a GAN or with no_sync()
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -84,7 +85,16 @@ def find(trace: Trace) -> Windows:
     found = replace(found, starts=found.starts[:n], ends=found.ends[:n], cut=found.cut + cut)
     if trace.breaks_off:
         found = _written_whole(trace, found)
-    return replace(found, warm=_warming_up(found))
+    return replace(found, warm=_warming_up(found), turn=_turn(_work(_moments(trace), found.starts, found.ends)))
+
+
+def _turn(work: np.ndarray) -> int:
+    """work: of each step. Seen twice at least; the first step may lack some."""
+    for seen in (work, work[1:]):
+        for every in range(1, min(len(seen) // 2, MOST_TRIED) + 1):
+            if (seen[every:] == seen[:-every]).all():
+                return every
+    return 1
 
 
 def _written_whole(trace: Trace, found: Windows) -> Windows:
