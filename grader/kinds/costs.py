@@ -43,7 +43,7 @@ BOUNDS = {
 }
 REASONS = {
     "slow units": "matmuls on the CUDA cores, though there are tensor cores",
-    "tiny kernels": "20 kernels a step or more, of less than 10 us each in the mean",
+    "tiny kernels": "20 kernels per step or more, each below 10 us on average",
     "at its roof": "it needs less than twice the time that its arithmetic and bytes need at the peaks",
     "below its roof": "it needs more than twice that time: its sizes, its layout, or one pass over memory after another",
 }

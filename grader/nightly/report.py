@@ -207,7 +207,7 @@ def _labs(night: Night, assessed: Assessed) -> str:
         if v.get("step_ms") and len(before) >= 2:
             draw = functools.partial(_draw, name, before, solution)
             pictures.append(web_page.image(draw, f"{name}: gain and step of each night"))
-    head = ("lab", "", "solution", "starter", "gain", "ms a step", "kernels", "GPU idle", "against the nights before")
+    head = ("lab", "", "solution", "starter", "gain", "ms per step", "kernels", "GPU idle", "against the nights before")
     trends = folded("Trends", "".join(pictures), opened=True) if pictures else ""
     return section("Labs", _table(head, rows) + trends if rows else "")
 
@@ -224,7 +224,7 @@ def _draw(name: str, before: list[dict[str, Any]], solution: Outcome) -> Any:
     from grader.trace.words import BLUE
 
     figure = Figure(figsize=(7.8, 1.5), facecolor="white", layout="constrained")
-    for axes, series, label in zip(figure.subplots(1, 2), ("gain", "step_ms"), ("gain", "ms a step"), strict=True):
+    for axes, series, label in zip(figure.subplots(1, 2), ("gain", "step_ms"), ("gain", "ms per step"), strict=True):
         values = [part["values"].get(series) for part in before] + [solution.values.get(series)]
         values = [float("nan") if value is None else value for value in values]
         axes.plot(range(len(values)), values, color=BLUE, marker="o", markersize=3, linewidth=1)

@@ -58,7 +58,9 @@ class Metrics:
 
     # share of host step time that the main thread spent in the DataLoader's __next__, or in a mark "data_wait"
     data_wait: Number = _share(
-        "of the profiled step the main process waited for data", "host waiting for data, under the profiler", needs=""
+        "of the profiled step the training process waited for data",
+        "host waiting for data, under the profiler",
+        needs="",
     )
     # that time over step_ns, at most 1
     data_wait_unprofiled: Number = _share(
@@ -69,7 +71,7 @@ class Metrics:
     unmarked_reads: Number = None  # reads of the main thread outside of a wait for data, which is unknown then
     # marks "load_sample" of the main process, or what the data set counts, see `count`
     loads_in_main: Number = _count(
-        "samples that the training process loaded itself", "samples loaded in the main process", needs=""
+        "samples that the training process loaded itself", "samples loaded in the training process", needs=""
     )
 
     # host-blocking calls, see `blocking_calls`

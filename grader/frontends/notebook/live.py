@@ -97,7 +97,7 @@ class LiveLab(NotebookLab):
 WORDS = {name: metric.words for name, metric in catalogue.METRICS.items()} | {
     "gpu_idle": "of the step the GPU had nothing to do",
     "copies": "of the step the GPU copied, with no kernel beside it",
-    "matmul": "of the step went into matrix products and convolutions",
+    "matmul": "of the step went into matmuls and convolutions",
 }
 
 

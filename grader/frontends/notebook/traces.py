@@ -61,12 +61,12 @@ def _trace_note(name: str, recorded: Recording) -> Note:
     values = {name: catalogue.value(metrics, name) for name in catalogue.RECORDED}
     rows: list[Row] = [metric_row(metric, value) for metric, value in values.items() if value is not None]
     products = recorded.ms("tensor_core", "matmul")
-    rows.append(("matmul", f"{plain_number(products)} ms", "of each step in matrix products and convolutions"))
+    rows.append(("matmul", f"{plain_number(products)} ms", "of each step in matmuls and convolutions"))
     if metrics.comm_ns:
         exposed = f"{ms(metrics.comm_exposed_ns)} with no kernel beside it"
         rows.append(("communication", ms(metrics.comm_ns), f"of each step between GPUs, {exposed}"))
     rows += _copies(metrics)
-    phases: list[Row] = [Head(("phase", "host", "GPU, ms a step"))]
+    phases: list[Row] = [Head(("phase", "host", "GPU, ms per step"))]
     phases += [
         (phase, plain_number(spent["host_ns"] / 1e6), plain_number(spent["gpu_ns"] / 1e6))
         for phase, spent in (metrics.phases or {}).items()
@@ -91,7 +91,7 @@ def _lines(recorded: Recording) -> list[Row]:
     called = by_line(raw, (raw.category == CPU_OP).nonzero()[0])
     if not called:
         return []
-    rows: list[Row] = [Head(("source line", "waits a step", "operators called there, in the whole trace"))]
+    rows: list[Row] = [Head(("source line", "waits per step", "operators called there, in the whole trace"))]
     return rows + [
         (line, f"{(metrics.sync_lines or {}).get(line, 0):g}", f"{count}")
         for line, count in list(called.items())[:MOST_LINES]

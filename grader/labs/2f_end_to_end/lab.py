@@ -31,8 +31,8 @@ LAB = Lab(
             "What is the longest thing in a step now? And when that is gone?",
             "Run `lab.profile()` after each change. Find the largest hatched stretch, and what the CPU does "
             "meanwhile. Take that next. As long as a sample takes milliseconds of Python, nothing else shows.",
-            "First take the Python loop over bytes (one table, on the device), then a query and a connection for each sample. Then take a copy "
-            "for each image and label, and the waits for values that are only logged. Try whether workers and a copy ahead still gain.",
+            "First replace the Python loop over bytes by one table on the device. Then make one query per batch, over a connection that you "
+            "keep. Then send each batch in one piece, and wait for no value that is only logged. Try whether workers and a copy ahead still gain.",
         ),
     ),
     trace=(

@@ -44,7 +44,7 @@ LAB = AnswersLab(
             hints=(
                 "537 MB cross the bus per step. Does anybody wait for them?",
                 "Look where the copies lie in the timeline, and what lies beside them.",
-                "Copies beside which kernels run cost no time, however long they are. Without idle stretches, and "
+                "If kernels run beside the copies, the copies cost no time, however long they are. Without idle stretches, and "
                 'without a cause that stands out, answer "healthy".',
             ),
         ),

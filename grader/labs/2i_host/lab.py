@@ -51,7 +51,7 @@ LAB = Lab(
                 "A mean says nothing about single steps. Are all of them too long, or some?",
                 "`spread` in `lab.peek()` compares the 95th percentile of the steps with their median. Count in `lab.profile()` how many "
                 "steps lie between two long ones. Which line of the loop runs as often?",
-                "Nothing that takes many times a step may run in the loop. Less often is not enough, as long as one step in twenty is "
+                "Nothing that takes as long as many steps may run in the loop. To run it less often is not enough while one step in twenty is "
                 "held up. A thread beside the loop doesn't help either, because the collector holds the GIL.",
             ),
         ),
