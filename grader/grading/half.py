@@ -72,7 +72,7 @@ def says_bf16(lab: AnyLab) -> str:
     return " ".join(
         [
             "A GPU before Ampere (T4, V100) has no units for bf16 and TF32. Where the lab says bf16, use fp16 with a GradScaler, as lab 3m shows. "
-            f"Begin with `{SCALER}`: at its own first scale it may leave out a step, and that is another training.",
+            f"Begin with `{SCALER}`. With the default scale it may leave out a step, and then you train a different model.",
             *(["There the untouched loop runs in fp16, too."] if in_bf16 else []),
             *(["Such a GPU has no flash kernels either, so any fused attention counts."] if flash else []),
         ]
