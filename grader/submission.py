@@ -222,7 +222,7 @@ def _parse(source: str, where: str) -> None:
         )  # Python's words for a block
         raise UserError(f"{where}, line {line}: syntax error: {said}: {text!r}.{advice}") from None
     except (ValueError, RecursionError, MemoryError) as error:
-        raise UserError(f"{where} cannot be read as Python: {error or type(error).__name__}.") from None
+        raise UserError(f"{where} cannot be read as Python: {str(error) or type(error).__name__}.") from None
 
 
 def _tree(source: str) -> ast.Module | None:

@@ -192,6 +192,43 @@ def test_hand_ins_of_other_systems(tmp_path, capsys, system):
     assert out.count("unchanged") == len(students) and found(tmp_path) == students
 
 
+IN_SAKAI = "Lab 2a/Doe, Jane(jd1)/Submission attachment(s)"
+HOSTILE = {
+    "Sakai": {
+        **{f"{IN_SAKAI}/zm_12345_{at}_2a_workers.ipynb": released(says="jane's for zoe") for at in range(9)},
+        f"{IN_SAKAI}/timestamp.txt": b"20200101000000000",
+    },
+    "a form of Google's": {"Lab 2a (File responses)/Zoë Müller - Lab 2a.ipynb": released(says="of one called Lab 2a")},
+    "Brightspace": {
+        f"62334-99 - Jane Doe - Nov 20, 2026 1030 AM/{name}": released(says="old")
+        for name in (
+            "zm_1_2_2a.ipynb",
+            "Zoë_1_assignsubmission_file_2a.ipynb",
+            "x_attempt_2026-11-20-10-30-00_2a.ipynb",
+        )
+    },
+    "Blackboard": {
+        f"Lab201c_jd1_attempt_2026-11-20-10-30-00_{at}_1_{at}_zm_2_attempt_2026-11-30-10-30-00_2a.ipynb": released(
+            says="old"
+        )
+        for at in range(9)
+    },
+}
+
+
+@pytest.mark.parametrize("system", HOSTILE)
+def test_no_name_that_a_student_gives_a_file_makes_it_another_s(tmp_path, capsys, system):
+    files, students, times = SYSTEMS[system]
+    collect(tmp_path, made(tmp_path / "class.zip", HOSTILE[system] | files), capsys=capsys)
+    for student in students:
+        if student not in ("jd1", "Jane_Doe"):  # whose the other files are
+            assert found(tmp_path)[student] == students[student]
+            clock = placed(tmp_path, student).parent / "timestamp.txt"
+            assert not times or clock.read_text().startswith(f"{datetime(*times[student]).astimezone(UTC):%Y-%m-%d %H}")
+    known = {*students, "Lab_2a"}
+    assert found(tmp_path).keys() <= known
+
+
 def test_an_id_of_the_archive_is_one_of_the_list(tmp_path, capsys):
     (tmp_path / "list.csv").write_text("id,name\nJD1,Jane Doe\nzm_2,Zoë Müller\n", encoding="utf-8")
     files = SYSTEMS["Blackboard"][0]

@@ -89,13 +89,15 @@ def _empty(found: Iterable[Entry], names: Iterable[str]) -> Iterator[str]:
 
 
 def _system(names: Iterable[str]) -> str:
-    """Whose archive it is, by most of its names."""
+    """Whose archive it is, by most of its names: each of a system's own says so, whatever a student calls files."""
     found = dict.fromkeys((MOODLE, CANVAS, BRIGHTSPACE, BLACKBOARD, SAKAI), 0)
     paths = [PurePosixPath(name) for name in names]
-    for parts in (path.parts for path in paths):
+    sakai = {path.parent for path in paths if path.name == "timestamp.txt" and _SAKAI.fullmatch(path.parent.name)}
+    for path in paths:
+        parts = path.parts
         found[MOODLE] += any(_MOODLE.fullmatch(part) for part in parts)
         found[BRIGHTSPACE] += any(_BRIGHTSPACE.fullmatch(part) for part in parts[:-1])
-        found[SAKAI] += parts[-1:] == ("timestamp.txt",) and bool(_SAKAI.fullmatch(parts[-2] if parts[1:] else ""))
+        found[SAKAI] += any(folder in sakai for folder in path.parents)
         found[BLACKBOARD] += bool(_BLACKBOARD.fullmatch(parts[-1])) if parts else 0
         found[CANVAS] += bool(_CANVAS.fullmatch(parts[-1])) if parts else 0
     if any(found.values()):
@@ -183,7 +185,7 @@ def _of_blackboard(named: Mapping[str, Entry]) -> Whose:
 def _of_sakai(named: Mapping[str, Entry]) -> Whose:
     def whose(entry: Entry) -> Packed | None:
         path = PurePosixPath(entry.name)
-        for folder in path.parents:
+        for folder in reversed(path.parents):  # what lies further in a student may have named
             clock, match = named.get(str(folder / "timestamp.txt")), _SAKAI.fullmatch(folder.name)
             if clock and match:
                 when = _clock(_text(clock)[:14], "%Y%m%d%H%M%S")
@@ -196,9 +198,10 @@ def _of_sakai(named: Mapping[str, Entry]) -> Whose:
 
 
 def _of_forms(named: Mapping[str, Entry]) -> Whose:
-    """The name is the part that is no file's: the last one, or the first."""
+    """The name is the part that is no file's: the last one, or the first, as most files say and not a single one."""
     stems = [PurePosixPath(name).stem for name in named]
-    at = 0 if any(_is_of_a_lab(stem.rpartition(_FORMS)[2]) for stem in stems) else -1
+    first, last = (sum(_is_of_a_lab(stem.split(_FORMS)[end]) for stem in stems) for end in (0, -1))
+    at = 0 if last > first else -1
 
     def whose(entry: Entry) -> Packed | None:
         path = PurePosixPath(entry.name)
