@@ -90,7 +90,7 @@ def code(source: object) -> dict:
         (None, "no list of cells"),
         ({}, "no list of cells"),
         ({"cells": {}}, "no list of cells"),
-        ({"worksheets": [{"cells": []}]}, "no list of cells"),
+        ({"worksheets": [{"cells": []}]}, "has no submission"),
         (code(3), "source of a cell is not text"),
         (code({"a": "b"}), "source of a cell is not text"),
         (code(["a", 3]), "source of a cell is not text"),
