@@ -120,6 +120,27 @@ def test_garbage_collection_is_told_by_name(name):
     assert "gc.freeze()" in a.diagnosis.what_to_try[0]
 
 
+@pytest.mark.parametrize("category", ["cpu_op", "user_annotation"])
+def test_garbage_collection_before_the_batch_is_copied_is_no_making_of_the_batch(category):
+    """As after each step of a loop whose steps end with the optimizer."""
+    r, host, gpu = Recording(), 0, 0
+    for number in range(5):
+        begin = host
+        r.event(category, "Python GC", host, 8_000 * US)
+        host += 8_010 * US
+        r.event("cpu_op", "aten::copy_", host, 8 * US)
+        r.work("gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", host + 2 * US, host + 6 * US, 2 * US)
+        host += 20 * US
+        for _ in range(10):
+            r.event("cpu_op", "aten::mm", host, 8 * US)
+            gpu = max(host + 8 * US, gpu)
+            r.work("kernel", GEMM, host + 2 * US, gpu, 100 * US)
+            gpu, host = gpu + 100 * US, host + 20 * US
+        r.step(number, begin, host)
+    found = trace.analyse(r.read()).diagnosis
+    assert found.cause == "host-bound" and "garbage collection took" in found.text, found
+
+
 @pytest.mark.parametrize(
     ("category", "name"),
     [

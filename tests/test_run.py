@@ -52,6 +52,21 @@ def test_the_report_the_trace_and_the_numbers_are_files(tmp_path):
     assert b"this job ran on the CPU" in done.stderr and b"incomplete" not in done.stderr
 
 
+def test_collections_of_garbage_are_in_the_recording_and_nothing_stays_in_the_job(tmp_path):
+    body = """
+        import gc
+        gc.freeze()
+        for i in range(80):
+            step(); gc.collect()
+        open("left", "w").write(str(gc.callbacks))
+    """
+    watched(tmp_path, MODEL, body, cwd=tmp_path)
+    assert (tmp_path / "left").read_text() == "[]"
+    recording = next((tmp_path / "watch").rglob("trace-*.json"))
+    collections = [event for event in json.loads(recording.read_text())["traceEvents"] if event["name"] == "Python GC"]
+    assert len(collections) >= 3, collections
+
+
 def test_a_job_on_another_device_is_not_told_that_it_ran_on_the_cpu(tmp_path):
     job = script(tmp_path, MODEL.replace("import torch\n", "import torch; torch.set_default_device('meta')\n"), STEPS)
     done = command(tmp_path, "--at-step", "6", "--stop", "--", sys.executable, job, "9000")

@@ -113,6 +113,10 @@ def away(trace: Trace, steps: Steps, mine: np.ndarray, span: tuple[int, int]) ->
     said = said[inside <= MOST_LAUNCHED * len(launched) / len(steps)]
     named = intervals.intersection(spans, intervals.union(trace.start[said], trace.end[said]))
     allocating, copied = _allocating(trace, calls, span), _before_first_copy(trace, steps, spans)
+    gc = np.flatnonzero(mine & ((trace.category == PYTHON) | (trace.category == ANNOTATION)))
+    gc = gc[trace.named(COLLECTS, gc)]
+    collected = intervals.union(trace.start[gc], trace.end[gc])  # no part of a batch, wherever it lies
+    named, copied = intervals.difference(named, collected), intervals.difference(copied, collected)
     spans = intervals.union(*(np.concatenate(parts) for parts in zip(spans, starting, allocating, strict=True)))
     brief = intervals.difference(
         brief,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import gc
 import inspect
 import os
 import time
@@ -340,6 +341,22 @@ def _batch_size(sampler) -> int | None:
     return size if size is not None else getattr(getattr(sampler, "sampler", None), "batch_size", None)
 
 
+class Collections:
+    """Marks each collection of Python's garbage in a recording, where PyTorch's profiler has them only beside stacks. The mark
+    is made in C: a collection can begin at any line of anybody's Python."""
+
+    def __init__(self) -> None:
+        self.mark = None
+
+    def __call__(self, phase: str, info: dict) -> None:
+        if phase == "start":
+            self.mark = torch._C._profiler._RecordFunctionFast("Python GC")
+            self.mark.__enter__()
+        elif self.mark is not None:
+            self.mark.__exit__(None, None, None)
+            self.mark = None
+
+
 class Recorder:
     """The profiler over `active` steps, after `warm` ones that it only warms up in."""
 
@@ -348,6 +365,7 @@ class Recorder:
         self.lets_go = lets_go  # of CUDA's profiling library, at the end
         self.warm, self.active, self.stacks = warm, active, stacks
         self.profile = None
+        self.collections = Collections()
         self.file = self.why_not = ""
         self.seconds = 0.0  # that it held the job up: its start, and writing the file
 
@@ -365,7 +383,7 @@ class Recorder:
                 self.stop("it was interrupted")
                 raise
             if step == self.last:
-                self.profile = None
+                self._ended()
             self.seconds += time.perf_counter() - began
 
     def _start(self) -> None:
@@ -389,9 +407,16 @@ class Recorder:
             **quiet,
         )
         self.profile.start()
+        if hasattr(torch._C._profiler, "_RecordFunctionFast"):
+            gc.callbacks.append(self.collections)
         # its end would turn each event into a Python object, for seconds; the file is written without them. No version has an
         # option for it that is quiet: acc_events does it at once, and before 2.9 so does every profiler.
         self.profile.profiler._parse_kineto_results = lambda *_, **__: []
+
+    def _ended(self) -> None:
+        self.profile = None
+        with contextlib.suppress(ValueError):
+            gc.callbacks.remove(self.collections)
 
     def _write(self, profile) -> None:
         name = os.path.join(self.folder, f"trace-{os.getpid()}-{self.first}.json")
@@ -407,7 +432,8 @@ class Recorder:
     def stop(self, why: str) -> None:
         """At once: the job wants the profiler for itself, or ends."""
         if self.profile is not None:
-            profile, self.profile = self.profile, None
+            profile = self.profile
+            self._ended()
             self.why_not = self.why_not if self.file else why
             profile.on_trace_ready = None
             with contextlib.suppress(Exception):  # what an interruption left half ended cannot be ended again
