@@ -79,7 +79,7 @@ def code(source: object) -> dict:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "JSON is broken"),
+        (b"", "it is empty"),
         (b"{", "JSON is broken"),
         (b"\x00\xff\xfe PNG \x89", "JSON is broken"),
         (b"[" * 200_000, "JSON is broken"),
