@@ -12,7 +12,7 @@ from grader.trace import job_files, job_words, links
 from grader.trace.intervals import Intervals
 from grader.trace.rank import EXPOSED, WAITING, Rank
 from grader.trace.rank_match import Matched, match
-from grader.trace.rank_waits import Waits
+from grader.trace.rank_waits import WHY, Waits
 from grader.trace.words import counted
 
 NOTICED = 0.05  # of a step: shorter waits are not what a job is bound by
@@ -23,6 +23,9 @@ ALIKE = 0.5  # of the blame of the first one: who has so much is a straggler as 
 WORTH_A_NAME = 0.02  # of a step, waits that are worth naming who causes them
 MOST_OF_ONE = 0.6  # how sure one recorded step can be, or a job of which ranks are missing
 COMMUNICATION = 0.15  # of a step, exposed
+PASSED_ON = frozenset(("send", "recv", "send/recv"))
+SLOWEST = 1.1  # times the next one's time: a stage that the others wait for
+OF_STAGES = 0.75  # how sure a verdict on a pipeline is
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ class Job:
     slower: float | None  # stragglers' time for the same kernels on the same shapes, times that of the others
     waits: list[Intervals]  # of each rank, since its `zero`, in the compared steps
     missing: list[int]  # ranks of the job that no file is of
+    stages: bool  # they wait for what one passes on to the next, as in a pipeline: then who comes late need not be slow
     cause: str | None  # "straggler", "imbalance", or one of CAUSES with "-bound"
     confidence: float
     what_if_ns: float | None  # a step, if the stragglers came with the others
@@ -104,6 +108,7 @@ def job(ranks: Iterable[Rank]) -> Job:
         slower=None,
         waits=waits.spans,
         missing=_missing(found, m),
+        stages=_passed_on(m, waits),
         cause=None,
         confidence=0.0,
         what_if_ns=None,
@@ -184,7 +189,7 @@ def _exchanges(ranks: Sequence[Rank], m: Matched, waits: Waits, n: int) -> list[
 
 def _judged(found: Job, m: Matched, waits: Waits, n: int) -> Job:
     step = found.step_ns or 0.0
-    stragglers, several = _to_blame(found.caused_ns)
+    stragglers, several = _slowest_stage(found) if found.stages else _to_blame(found.caused_ns)
     lost = job_words.waiting(replace(found, stragglers=stragglers)) if len(m) else 0.0
     if lost < WORTH_A_NAME * step:
         stragglers, several = [], False
@@ -197,7 +202,7 @@ def _judged(found: Job, m: Matched, waits: Waits, n: int) -> Job:
     result = replace(
         found,
         stragglers=stragglers,
-        why=waits.why(late) if late else {},
+        why={} if not late else _longer(found) if found.stages else waits.why(late),
         why_later=waits.why(late, later=True) if late else {},
         waited_in=_waited_in(found, m, waits, stragglers, len(others), n),
         slower=_slower(found.ranks, stragglers, others),
@@ -211,8 +216,11 @@ def _judged(found: Job, m: Matched, waits: Waits, n: int) -> Job:
                 result, stragglers=[], absent_ns=lost, cause="straggler", confidence=0.6, what_if_ns=step - lost
             )
         share = float(found.caused_ns[stragglers].sum() / found.caused_ns.sum()) if stragglers else 0.5
-        sure = (0.5 + 0.5 * share * _in_steps(m, waits, stragglers)) * min(rank.sure for rank in found.ranks)
+        sure = OF_STAGES if found.stages else 0.5 + 0.5 * share * _in_steps(m, waits, stragglers)
+        sure *= min(rank.sure for rank in found.ranks)
         paces = [_pace(found.parts[r]) for r in others]
+        if found.stages and stragglers:  # the others still wait for each other
+            paces = [step - max(result.why.values())]
         return replace(
             result,
             cause="straggler" if stragglers else "imbalance",
@@ -229,6 +237,25 @@ def _to_blame(blame: np.ndarray) -> tuple[list[int], bool]:
     least = min(MOST_BLAME, TIMES_EQUAL * len(top) / max(len(order), 1))
     several = len(top) > max(1, len(order) // 2) or blame[top].sum() < least * blame.sum()
     return ([], bool(top)) if several else (top, False)
+
+
+def _passed_on(m: Matched, waits: Waits) -> bool:
+    """Whether most waits are for what one rank sends to another."""
+    mine = np.array([kind in PASSED_ON for kind in m.kind], bool)
+    return bool(waits.wait[mine].sum() > BESIDE * waits.wait.sum())
+
+
+def _slowest_stage(found: Job) -> tuple[list[int], bool]:
+    """As `_to_blame`, by how long each computes: waits are passed on, so the last stage causes none and waits longest."""
+    times = [parts["computing"] for parts in found.parts]
+    first, second, *_ = np.argsort(times)[::-1].tolist()
+    return ([first], False) if times[first] >= SLOWEST * times[second] else ([], True)
+
+
+def _longer(found: Job) -> dict[str, float]:
+    """By how much the slowest stage computes longer than the next one."""
+    times = sorted(parts["computing"] for parts in found.parts)
+    return dict.fromkeys(WHY, 0.0) | {"computing": times[-1] - times[-2]}
 
 
 def _pace(parts: dict[str, float]) -> float:

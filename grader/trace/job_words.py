@@ -60,6 +60,12 @@ FIX = {
 }
 
 
+FOR_STAGES = [
+    "Split the batch into more micro-batches, or interleave the stages (virtual pipeline), so that they stand still for less of a step.",
+    "Divide the layers so that all stages take as long.",
+]
+
+
 def listed(names: Sequence[object]) -> str:
     """ "a, b and c", of many the first few."""
     shown = [plain(name, 80) for name in names[:MOST_LISTED]]
@@ -95,7 +101,7 @@ def said(job: Job) -> dict[str, Any]:
     if job.cause == "straggler":
         text, ways = _absent(job) if job.absent_ns else _straggler(job), _advice(job)
     elif job.cause == "imbalance":
-        text, ways = _turns(job), _advice(job)
+        text, ways = _turns(job), FOR_STAGES if job.stages else _advice(job)
     else:
         text, ways = _usual(job), [way for way in (cause.advice if cause else ()) if way != ALL_RANKS]
     if job.missing and not job.absent_ns:
@@ -201,10 +207,10 @@ def on_cpu(job: Job) -> bool:
 def _turns(job: Job) -> str:
     step, lost = job.step_ns or 0.0, waiting(job)
     text = f"imbalance: the ranks wait for each other {milliseconds(lost)} of a step of {milliseconds(step)} ({lost / step:.0%})"
-    text += ", and another one is late each time"
+    text += ", as the stages of a pipeline do" if job.stages else ", and another one is late each time"
     if job.exchanges:
         text += f". Most of the time goes to {exchange(job.exchanges[0])}"
-    reason = main_reason(job)
+    reason = None if job.stages else main_reason(job)
     late = {
         "computing": "compute longer",
         "copies": "copy longer",
