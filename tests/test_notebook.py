@@ -348,7 +348,7 @@ def test_a_loop_that_never_yields_is_said_below_its_cell(kernel: Kernel) -> None
         ran = kernel.run("lab.run()", on_update=stop)
     finally:
         kernel.run("silence.SILENCE_S = 15")
-    assert ran.error["traceback"] == ["Stopped; nothing was scored."] and any("square" in text for text in ran.updates)
+    assert ran.error["traceback"] == ["Stopped. Nothing was scored."] and any("square" in text for text in ran.updates)
     assert any(
         f"itself after {QUICK_LIMITS.first_step:.0f} s" in text for text in ran.updates
     )  # as the lab's page says
@@ -389,7 +389,7 @@ def test_what_stands_below_a_row_of_a_table():
 
 def test_the_card_says_where_only_the_training_can_be_compared():
     said = notebook.open_lab("2b_transfers", device="cpu")._where()
-    assert said == "This lab needs an NVIDIA GPU; on this CPU only the training is compared."
+    assert said == "This lab needs an NVIDIA GPU. On this CPU, only the training is compared."
     assert "in the lab's CPU form" in notebook.open_lab(LAB.name, device="cpu")._where()
 
 
@@ -542,7 +542,7 @@ def test_stop_leaves_no_process_behind(kernel: Kernel, moment: str) -> None:
             kernel.manager.interrupt_kernel()  # impatience does not cut the clearing up short
 
     ran = kernel.run("lab.check()", on_update=stop)
-    assert ran.error["traceback"] == ["Stopped; nothing was scored."], "and the rest of a Run All does not run"
+    assert ran.error["traceback"] == ["Stopped. Nothing was scored."], "and the rest of a Run All does not run"
     assert moment == "loading" or seen[0] > 8, "loader workers were at work"
     assert not _in_work(kernel)
     assert kernel.run("lab.result").text == ""

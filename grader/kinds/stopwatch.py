@@ -33,7 +33,7 @@ class Timing:
     points: float
     # the workload's options, and how long its steps wait, see `served`; pairs are drawn between the two for each grade
     sizes: dict[str, Any]
-    tells: str  # what a wrong figure for this job comes from
+    tells: str  # what a wrong figure for this job comes from, in sentences
     hints: Hints
     form: str = ""  # "cuda" where only a GPU shows it
 
@@ -219,7 +219,7 @@ def _judge(findings: Findings, timing: Timing) -> CheckResult:
         return scored(timing, timing.points, reason, evidence)
     way = "too high" if seen.off > 0 else "too low"
     amount = f"{abs(seen.off):.0%}" if abs(seen.off) < 10 else f"{1 + seen.off:,.0f} times"
-    reason = f"{both}. That is {amount} {way}. {allowed}. Mind that {timing.tells}."
+    reason = f"{both}. That is {amount} {way}. {allowed}. {timing.tells}"
     return scored(timing, 0, reason, evidence)
 
 

@@ -24,8 +24,8 @@ from grader.safe_text import cores_text, to_html
 from grader.sandbox.fork_server import fork_server
 from grader.submission import NOT_FIRST, Submission, defined, from_cells, is_misplaced, is_submission
 
-ONLY_TRAINING = "This lab needs an NVIDIA GPU; on this CPU only the training is compared."
-NEEDS_GPU = "This lab needs an NVIDIA GPU: nothing of it can be measured here."
+ONLY_TRAINING = "This lab needs an NVIDIA GPU. On this CPU, only the training is compared."
+NEEDS_GPU = "This lab needs an NVIDIA GPU. Nothing of it can be measured here."
 AFTERWARDS = ("lab.report(), lab.share()", "the last report again, and a picture of it to show to others")
 GOES_ON = "If this page is loaded again, the check goes on all the same, and lab.report() shows what came of it."
 # tools that some kinds of labs have
@@ -74,10 +74,10 @@ class NotebookLab:
     def _card(self) -> Note:
         lab, where = self.lab, self._where()
         if self.quick and lab.runs_code:
-            where += " Quick mode: fewer and shorter measurements, to try things out; not for marks."
+            where += " Quick mode takes fewer and shorter measurements. It's for trying things out, not for marks."
         if self._folder == paths.learners() / "labs" / lab.name:
             where += (
-                " This notebook lies where labs are handed out from: work in a copy of your own, from the start notebook or "
+                " This notebook lies where labs are handed out from. Work in a copy of your own, from the start notebook or "
                 f"by `grader start {lab.name}`. The map shows the progress of that one."
             )
         unmeasured = [c for c in lab.checks if not lab.measures(c, self.device)]
@@ -103,7 +103,7 @@ class NotebookLab:
         gpu = machine.gpu_name()
         if self.device == "traces":
             live = " With an NVIDIA GPU, the lab records its own loop." if "cuda" in self.lab.forms else ""
-            return f"Graded from recorded traces: nothing is measured, and no GPU is needed.{live}"
+            return f"Graded from recorded traces. Nothing is measured, and no GPU is needed.{live}"
         if self.device == "cuda":
             lacks = says_bf16(self.lab) if "bf16" in machine.gpu_lacks() else ""
             parts = (f"Measured on this machine's {gpu}.", fitted(self.lab, self.device)[1], lacks, sizes.peaks_of(gpu))
@@ -113,7 +113,7 @@ class NotebookLab:
         if "cpu" in self.lab.forms:
             count = len(self._cores or machine.share(0)[0])
             return f"Measured on this machine's CPU ({cores_text(count)}), in the lab's CPU form" + (
-                f", though there is a GPU ({gpu})." if gpu else ": no NVIDIA GPU was found."
+                f", though there is a GPU ({gpu})." if gpu else ", because no NVIDIA GPU was found."
             )
         return NEEDS_GPU
 
@@ -262,7 +262,7 @@ class NotebookLab:
                 fork_server().kill()
                 fork_server()  # imports torch again, for the next look
                 output.show("", "")  # said once, by what follows
-                raise UserError("Stopped; nothing was scored.") from None  # an error, so that "Run All" stops here too
+                raise UserError("Stopped. Nothing was scored.") from None  # an error, so that "Run All" stops here too
             note.show(output)
 
 

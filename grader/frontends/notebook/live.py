@@ -27,9 +27,9 @@ class LiveLab(NotebookLab):
 
     lab: MysteryLab
     steps = (
-        ("lab.ticket", "which loops are yours; it belongs into your answers"),
+        ("lab.ticket", "which loops are yours. Copy it into your answers"),
         ("lab.profile(1)", "run loop 1 on this machine: its timeline and its numbers"),
-        ("%%submission", "the cell with your answers; fill it in, and run it"),
+        ("%%submission", "the cell with your answers. Fill it in and run it"),
         ("lab.check()", "the grade: the loops are made again and measured"),
     )
 
@@ -83,7 +83,7 @@ class LiveLab(NotebookLab):
         used, since, profiles = self._clock["used_s"], time.time() - self._clock["opened"], self._clock["profiles"]
         took = f"{counted(profiles, 'profile{s}')} took {_minutes(used)} of machine time."
         aim = " The aim is less than ten minutes of it." if used > LIMIT_S else ""
-        return f"{_minutes(since)} since you first opened the lab; {took}{aim}"
+        return f"{_minutes(since)} since you first opened the lab. {took}{aim}"
 
     def _clocks(self) -> dict[str, Any]:
         return {ticket: clock for ticket, clock in read_json(self._folder / CLOCK).items() if _is_clock(clock)}

@@ -205,7 +205,7 @@ class LoopLab(NotebookLab):
         asked = [name for check in self.lab.trace if (name := check.metric.partition(".")[0]) in METRICS]
         values = {name: value_of(seen, name) for name in [*PROFILED, *asked] if self._known(seen, name)}
         rows = [metric_row(name, value) for name, value in values.items() if value is not None]
-        look_at = "Look for the longest part of a step. Is the main process calculating then, or waiting?"
+        look_at = "Look for the longest part of a step. Is the training process calculating then, or waiting?"
         if self.device == "cuda":
             look_at = "In the hatched parts the GPU has nothing to do. What does the CPU do meanwhile?"
         lines = [f"A step takes {plain_number(1e3 * (seen.step_s or math.nan))} ms without the profiler. {look_at}"]

@@ -15,10 +15,10 @@ class OperationsLab(NotebookLab):
 
     lab: CostsLab
     steps = (
-        ("lab.profile()", "what costs the GPU most, in a loop recorded now; without a GPU, in a recorded one"),
+        ("lab.profile()", "what costs the GPU most, in a loop that runs now. Without a GPU, in a recorded one"),
         ("lab.code()", "the functions that ask for that work, with their line numbers"),
         ("lab.save()", "the trace as a file, for ui.perfetto.dev: it has the lines, too"),
-        ("%%submission", "the cell with your answers; fill it in, and run it"),
+        ("%%submission", "the cell with your answers. Fill it in and run it"),
         ("lab.check()", "the grade"),
     )
     _seen: costs.LoopTrace | None = None
@@ -43,7 +43,7 @@ class OperationsLab(NotebookLab):
         busy = seen.operations[0].gpu_ns / seen.operations[0].share / 1e6
         lines = [
             seen.about,
-            f"A step takes {plain_number(1e3 * seen.step_s)} ms without the profiler; the GPU is busy for {plain_number(busy)} ms of it.",
+            f"A step takes {plain_number(1e3 * seen.step_s)} ms without the profiler. The GPU is busy for {plain_number(busy)} ms of it.",
         ]
         after = [
             "All numbers are for one step. GFLOP and MB: by the shapes, each input read and each output written once.",

@@ -24,7 +24,7 @@ class BenchmarkLab(NotebookLab):
 
     lab: StopwatchLab
     steps = (
-        ("%%submission", "the cell with benchmark(job); change it, and run it"),
+        ("%%submission", "the cell with benchmark(job). Change it and run it"),
         ('lab.compare("loading")', "one of the jobs: what your benchmark says, and what the grader measures"),
         ("lab.check()", "the grade, on all jobs, with sizes drawn anew"),
     )
@@ -59,8 +59,8 @@ class OwnKernelLab(NotebookLab):
 
     lab: KernelLab
     steps = (
-        ("%%submission", "the cell with your function and its kernel; change it, and run it"),
-        ("lab.cases()", "is it right? All cases, with sizes drawn anew; nothing is timed"),
+        ("%%submission", "the cell with your function and its kernel. Change it and run it"),
+        ("lab.cases()", "is it right? All cases, with sizes drawn anew. Nothing is timed"),
         ("lab.check()", "the grade: the cases, and on a GPU the function's share of the bandwidth roof"),
     )
 
@@ -95,7 +95,7 @@ class RecordingLab(NotebookLab):
 
     lab: AnnotateLab
     steps = (
-        ("%%submission", "the cell with train(job); change it, and run it"),
+        ("%%submission", "the cell with train(job). Change it and run it"),
         ("lab.look()", "run the first steps, and see what the trace at job.trace holds"),
         ("lab.check()", "the grade: the trace, and what the loop loses beside the plain one"),
     )

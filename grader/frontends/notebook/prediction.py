@@ -62,7 +62,7 @@ def other_than_submitted(folder: Path, lab: str, submission: Submission) -> str:
     if made is None or made.arguments() == {"device": "cuda"} | dict(submission.prediction or ()):
         return ""
     return (
-        f"Another prediction is locked beside this notebook ({made.in_words()}), and lab.check() counts that one; counted here is "
+        f"Another prediction is locked beside this notebook ({made.in_words()}), and lab.check() counts that one. Counted here is "
         "what the notebook's own cell says, as in a class."
     )
 

@@ -26,7 +26,7 @@ class TracesLab(NotebookLab):
         ('lab.look("a")', "the timeline of trace a, and what can be counted in it"),
         ('lab.explore("a")', "the same to click through: gaps, kernels, operations"),
         ('lab.save("a")', "the trace as a file, for ui.perfetto.dev or chrome://tracing"),
-        ("%%submission", "the cell with your answers; fill it in, and run it"),
+        ("%%submission", "the cell with your answers. Fill it in and run it"),
         ("lab.check()", "the grade"),
     )
 

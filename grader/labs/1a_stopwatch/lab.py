@@ -22,8 +22,7 @@ LAB = StopwatchLab(
                 "load_s": (0.005, 0.009),
                 "log_s": (0.003, 0.005),
             },
-            tells="in this job more than half of the time goes into loading the batches, and samples that have to be waited for "
-            "are not processed any faster",
+            tells="In this job, more than half of the time goes into loading batches. Samples that you wait for aren't processed any faster.",
             hints=(
                 "Between which two moments does your clock run?",
                 "Write down what happens between one reading of the clock and the next, and what happens outside.",
@@ -35,7 +34,7 @@ LAB = StopwatchLab(
             title="Warm-up is not",
             points=20,
             sizes={"batches": (5, 7), "batch_size": (16, 128), "last": None, "log_s": (0.006, 0.01), "compiled": True},
-            tells="this job compiles its model in the first step, which is paid once and not in every epoch",
+            tells="This job compiles its model in the first step. You pay that once, and not in every epoch.",
             hints=(
                 "Which step of a training is like none after it?",
                 "Time the first epoch and the second one separately, and compare.",
@@ -48,7 +47,7 @@ LAB = StopwatchLab(
             title="Samples, counted",
             points=20,
             sizes={"batches": (3, 4), "batch_size": (32, 128), "last": (4, 8), "log_s": (0.006, 0.01)},
-            tells="the last batch of its epochs is small, and a step takes as long for few samples as for many",
+            tells="The last batch of each epoch is small, and a step takes as long for few samples as for many.",
             hints=(
                 "How many samples are in an epoch?",
                 "Print the shape of each batch's labels.",
@@ -67,8 +66,8 @@ LAB = StopwatchLab(
                 "pause_every": (15, 18),
                 "pause_s": (0.04, 0.06),
             },
-            tells="this job writes a checkpoint every dozen or two of steps, which a short measurement meets by chance or not "
-            "at all, and the fastest or the typical epoch never",
+            tells="This job writes a checkpoint once in many steps. A short measurement meets it by chance or not at all. The fastest "
+            "epoch and the typical one never do.",
             hints=(
                 "Would a second run of your benchmark give the same figure?",
                 "Print the time of each of the first hundred steps.",
@@ -88,7 +87,7 @@ LAB = StopwatchLab(
                 "depth": 4,
                 "read": False,
             },
-            tells="its steps return as soon as their kernels are launched, and the GPU goes on working",
+            tells="Its steps return as soon as their kernels are launched. The GPU goes on working.",
             hints=(
                 "Who does the work, and who reads the clock?",
                 "Compare your figure with what the GPU could calculate at most.",
