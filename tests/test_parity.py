@@ -1,8 +1,10 @@
 """The same training or not: honest forms must be accepted, planted faults rejected, on a real run of both loops."""
 
+import json
 import random
 import re
 import shutil
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +30,7 @@ from grader.measure.blocks import Plan
 from grader.measure.calibration import Near, Spread
 from grader.result import FAIL, INCONCLUSIVE, PASS, CheckResult, Result, read_json, silent
 from grader.sandbox import weights
+from grader.sandbox.contract import ContractError
 from grader.sandbox.parent import Child
 from grader.sandbox.setting import Limits
 from grader.submission import Submission
@@ -258,6 +261,23 @@ def test_ranks_must_hold_the_same_weights():
     assert compared(MOVED, MOVED | {"bias": MOVED["bias"] * float("nan")})["apart"] == ["bias"]
     assert compared(MOVED, {"bias": MOVED["bias"]})["missing"] == ["matrix (rank 1)"]
     assert compared(MOVED, MOVED | {"matrix": MOVED["matrix"][:1]})["missing"] == ["matrix (rank 1)"]  # a shard
+
+
+@pytest.mark.filterwarnings("ignore:Casting complex")
+@pytest.mark.parametrize("kind", ["F8_E8M0", "F8_E4M3", "U16", "U64", "BOOL", "C64", "F4"])
+def test_weights_of_any_type_are_the_submission_s_affair(kind, tmp_path):
+    """What fails in the trusted process would be taken for the machine's fault, and graded again and again."""
+    size = 64 * {"F4": 0.5, "U16": 2, "U64": 8, "C64": 8}.get(kind, 1)
+    about = {"dtype": kind, "shape": [64], "data_offsets": [0, int(size)]}
+    head = json.dumps({"bias": about}).encode()
+    (tmp_path / "odd").write_bytes(struct.pack("<Q", len(head)) + head + bytes(int(size)))
+    try:
+        given = weights.received(tmp_path / "odd")
+    except ContractError as error:
+        assert error.kind == "weights" and kind == "F4"
+        return
+    assert compared(MOVED | given)["types"] and compared(MOVED, MOVED | given)["apart"] == ["bias"]
+    assert weights.Statistics({"bias": FIRST["bias"]}, {"bias": FIRST["bias"]}).apart(MOVED, given) == 1
 
 
 def test_losses_that_only_look_right():

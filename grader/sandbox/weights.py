@@ -64,7 +64,10 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
 def received(file: Path) -> dict[str, torch.Tensor]:
     """The tensors in a file that comes from the submission, and may be anything."""
     try:
-        return safetensors.torch.load_file(file)
+        given = safetensors.torch.load_file(file)
+        for tensor in given.values():
+            tensor.flatten()[:1].double()  # of a type that nothing can be compared with, as 4 bits
+        return given
     except Exception as error:  # whatever the reader makes of it
         raise ContractError(
             f"The weights that the submission returned cannot be read: {error}", kind="weights"
@@ -221,7 +224,7 @@ def _own_last(step: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
 def _differ(other: torch.Tensor, given: torch.Tensor, update: torch.Tensor) -> bool:
     """Whether samples of what two ranks have for a weight differ by more than SAME_WEIGHT of the update. Ranks that make the same steps
     differ by nothing."""
-    return not (other.to(given.device) - given).double().norm() <= SAME_WEIGHT * update.norm()
+    return not (other.to(given.device).double() - given.double()).norm() <= SAME_WEIGHT * update.norm()
 
 
 class Updates:
