@@ -84,7 +84,7 @@ class Phase:
 PHASES = (
     Phase(
         "Phase 1: See it",
-        "Say of a training loop that you have never seen whether its input or the GPU holds it back, in ten minutes.",
+        "Take a training loop that you have never seen, and say within ten minutes whether its input or the GPU holds it back.",
         (
             Lesson("1_instrumentation/1_throughput"),
             LabStop("1a_stopwatch"),
@@ -101,7 +101,7 @@ PHASES = (
     ),
     Phase(
         "Phase 2: Feed the GPU",
-        "The gaps in which the GPU has nothing to do get shorter, and you can say why.",
+        "Shorten the gaps in which the GPU has nothing to do, and say why they were there.",
         (
             Lesson("2_data/1_disk_to_gpu"),
             Lesson("2_data/2_dataloader"),
