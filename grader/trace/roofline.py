@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import prod
 
 import msgspec
+import numpy as np
 
 from grader.devices import peaks as peaks  # here for the notebooks, too
 
@@ -149,7 +150,7 @@ def _matmul(shapes, output, grads):
     (*batch_b, inner, m) = b if len(b) > 1 else (*b, 1)
     if k != inner:
         raise ValueError
-    batch = prod(_broadcast([tuple(batch_a), tuple(batch_b)]))
+    batch = prod(np.broadcast_shapes(batch_a, batch_b))
     return 2 * batch * n * k * m, (0, 1), batch * n * m
 
 
@@ -177,8 +178,7 @@ def _conv_transpose(shapes, output, grads):
 
 
 def _conv_backward(shapes, output, grads):
-    """The gradients of input and weight cost as much as the forward convolution each. grads = 1: the weight's only,
-    as of a first layer."""
+    """The gradients of input and weight cost a convolution each. grads = 1: the weight's only, as of a first layer."""
     gradient, x, weight = shapes[:3]
     written = prod(weight) + (prod(x) if grads == 2 else 0)
     return grads * _conv_flops(x, weight, gradient), (0, 1, 2), written
@@ -333,7 +333,7 @@ def work(name: str, tensors: list[Tensor | None], output: Shape | None = None, g
         if COMPARISON.match(name):
             item = 1
         try:
-            elements = prod(_broadcast([t.shape for t in present]))
+            elements = prod(np.broadcast_shapes(*(t.shape for t in present)))
         except ValueError:  # a normalisation's weights do not broadcast
             elements = largest
         return Work(0, _sum([*(t.bytes for t in present), None if item is None else elements * item]))
@@ -342,18 +342,6 @@ def work(name: str, tensors: list[Tensor | None], output: Shape | None = None, g
 
 def _sum(parts: list[int | None]) -> int | None:
     return None if any(part is None for part in parts) else sum(part for part in parts if part is not None)
-
-
-def _broadcast(shapes: list[Shape]) -> Shape:
-    """The common shape; ValueError if there is none."""
-    length = max(map(len, shapes))
-    result = []
-    for sizes in zip(*((1,) * (length - len(shape)) + shape for shape in shapes), strict=True):
-        different = {size for size in sizes if size != 1}
-        if len(different) > 1:
-            raise ValueError
-        result.append(different.pop() if different else 1)
-    return tuple(result)
 
 
 def bound_by(flops: float, bytes_moved: float, peak_flops: float, peak_bytes: float) -> str:
