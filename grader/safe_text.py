@@ -110,7 +110,7 @@ def cores_text(count: Any) -> str:
 
 def size_text(size: float) -> str:
     """Bytes: "12.3 GB", "4.5 KB" """
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
         if abs(size) >= 0.9995 * unit:  # what three digits round to it
             return f"{size / unit:.3g} {name}"
     return f"{size:.3g} bytes"

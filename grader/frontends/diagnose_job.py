@@ -16,14 +16,14 @@ from grader.errors import UserError
 from grader.frontends.delivery import names_of
 from grader.frontends.diagnosis_facts import advice
 from grader.result import json_value
-from grader.safe_text import at_both_ends, clean, hanging, painter, prose_to_html, to_html, wrap
+from grader.safe_text import at_both_ends, clean, hanging, painter, prose_to_html, size_text, to_html, wrap
 from grader.trace import Analysis, Trace, TraceError, analyse, packed, read
 from grader.trace.annotate import Track, annotate
 from grader.trace.collectives import exchanges
 from grader.trace.intervals import Intervals
 from grader.trace.job import Exchange, Job, job
 from grader.trace.job_files import NotOneJob
-from grader.trace.job_words import RANK_IN_NAME, SHARE_WORDS, exchange, listed, names, size
+from grader.trace.job_words import RANK_IN_NAME, SHARE_WORDS, exchange, listed, names
 from grader.trace.links import SMALL
 from grader.trace.pieces import Damaged, TooLarge
 from grader.trace.rank import EXPOSED, SHARES, WAITING, Rank, rank_of
@@ -179,30 +179,25 @@ def _annotated(path: Path, rank: Rank, waits: Intervals, target: Path) -> None:
 def as_json(name: str, found: Job) -> dict[str, Any]:
     """Names that end in _ms are milliseconds per step, in _s seconds; bandwidths are bytes per second. What traces cannot tell is null."""
     offsets = [None if np.isnan(offset) else offset / 1e6 for offset in found.offset_ns]
-    ranks = []
-    for r, rank in enumerate(found.ranks):
-        ranks.append(
-            {
-                "rank": rank.rank,
-                "trace": rank.file,
-                "host": rank.host,
-                "device": rank.device,
-                "complete": rank.complete,
-                "reasons": rank.reasons,
-                "step_ms": _ms(rank.step_ns),
-                "parts_ms": {part: ns / 1e6 for part, ns in found.parts[r].items()},
-                "waits_ms": found.wait_ns[r] / 1e6,
-                "makes_others_wait_ms": found.caused_ns[r] / 1e6,
-                "last_share": found.last[r],
-                "clock_ahead_ms": offsets[r],
-                "straggler": r in found.stragglers,
-                "diagnosis": {
-                    "cause": rank.diagnosis.cause,
-                    "confidence": rank.diagnosis.confidence,
-                    "text": rank.diagnosis.text,
-                },
-            }
-        )
+    ranks = [
+        {
+            "rank": rank.rank,
+            "trace": rank.file,
+            "host": rank.host,
+            "device": rank.device,
+            "complete": rank.complete,
+            "reasons": rank.reasons,
+            "step_ms": _ms(rank.step_ns),
+            "parts_ms": {part: ns / 1e6 for part, ns in found.parts[r].items()},
+            "waits_ms": found.wait_ns[r] / 1e6,
+            "makes_others_wait_ms": found.caused_ns[r] / 1e6,
+            "last_share": found.last[r],
+            "clock_ahead_ms": offsets[r],
+            "straggler": r in found.stragglers,
+            "diagnosis": {name: getattr(rank.diagnosis, name) for name in ("cause", "confidence", "text")},
+        }
+        for r, rank in enumerate(found.ranks)
+    ]
     waited = {id(e): ns for e, ns in found.waited_in}
     return json_value(
         {
@@ -323,13 +318,13 @@ def said_of(e: Exchange, step_ns: float | None) -> str:
 def _rate(e: Exchange) -> str:
     if e.algorithm is None:
         return ""
-    text = f"{size(e.algorithm)}/s"
+    text = f"{size_text(e.algorithm)}/s"
     if e.bus is not None:
-        text += f", on the bus {size(e.bus)}/s"
+        text += f", on the bus {size_text(e.bus)}/s"
     if 0 <= e.bytes < SMALL:
         return f"{text}, too small to be limited by the link"
     if e.link and e.bus:
-        text += f", {e.bus / e.link.peak:.0%} of {e.link.name}'s {size(e.link.peak)}/s ({e.link.source})"
+        text += f", {e.bus / e.link.peak:.0%} of {e.link.name}'s {size_text(e.link.peak)}/s ({e.link.source})"
     return text
 
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from grader.safe_text import size_text
 from grader.trace.causes import ALL_RANKS, CAUSES
 from grader.trace.collectives import OTHER_KIND
 from grader.trace.rank import EXPOSED, WAITING
-from grader.trace.words import milliseconds, plain, plain_number
+from grader.trace.words import milliseconds, plain
 
 if TYPE_CHECKING:
     from grader.trace.job import Job
@@ -259,11 +260,4 @@ def exchange(e: Any) -> str:
     """ "all_reduce of 4.2 MB"."""
     if e.kind == OTHER_KIND:
         return "collectives whose kind was not recorded"
-    return e.kind + (f" of {size(e.bytes)}" if e.bytes >= 0 else "")
-
-
-def size(count: float) -> str:
-    for unit, name in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
-        if count >= unit:
-            return f"{plain_number(count / unit)} {name}"
-    return f"{plain_number(count)} bytes"
+    return e.kind + (f" of {size_text(e.bytes)}" if e.bytes >= 0 else "")

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from grader.devices import Peaks
+from grader.safe_text import size_text
 from grader.trace import kernels, roofline
 from grader.trace.columns import Trace
 from grader.trace.events import CPU_OP, GRAPH_LAUNCH, MEMCPY
@@ -380,9 +381,9 @@ def _why(f: _Facts, bound: str | None) -> str:
         return _why_product(f, bound, here)
     if f.bytes and f.time:
         rate = f.bytes / f.time * 1e9
-        text = f"moves {_bytes(f.bytes / f.n)} per step at {_bytes(rate)}/s"
+        text = f"moves {size_text(f.bytes / f.n)} per step at {size_text(rate)}/s"
         if f.peaks and f.peaks.memory and rate < SLOW * f.peaks.memory:
-            return f"{text}, of the {_bytes(f.peaks.memory)}/s {_reaches(f.peaks, here)}, so it moves more than needed, or in bad order"
+            return f"{text}, of the {size_text(f.peaks.memory)}/s {_reaches(f.peaks, here)}, so it moves more than needed, or in bad order"
         return f"{text}, bound by memory. Only fusing it with its neighbours or a smaller type helps"
     if bound == "memory":
         if f.lists:
@@ -394,9 +395,9 @@ def _why(f: _Facts, bound: str | None) -> str:
 def _why_copy(f: _Facts, here: str) -> str:
     if not f.bytes or not f.time:
         return "copies, and their bytes weren't recorded"
-    text = f"copies {_bytes(f.bytes / f.n)} per step at {_bytes(f.bytes / f.time * 1e9)}/s"
+    text = f"copies {size_text(f.bytes / f.n)} per step at {size_text(f.bytes / f.time * 1e9)}/s"
     if "Pageable" in f.kernels[0] and f.bytes / len(f.gpu) >= SMALL_COPY:
-        reached = f", with {_bytes(f.peaks.pinned_copy)}/s to {here}" if f.peaks and f.peaks.pinned_copy else ""
+        reached = f", with {size_text(f.peaks.pinned_copy)}/s to {here}" if f.peaks and f.peaks.pinned_copy else ""
         return f"{text}, and the host waits because its memory is pageable. Pinned memory is faster{reached}"
     return text
 
@@ -414,7 +415,7 @@ def _why_product(f: _Facts, bound: str | None, here: str) -> str:
     if f.tensor_cores is False:
         return text + _tensor_cores_gain(f.peaks)
     if bound == "memory":
-        return f"{text}, bound by memory. It has too little arithmetic for the {_bytes((f.bytes or 0) / f.n)} it moves per step"
+        return f"{text}, bound by memory. It has too little arithmetic for the {size_text((f.bytes or 0) / f.n)} it moves per step"
     if rate is not None and peak and rate < SLOW * peak:
         if f.half and f.odd:
             return f"{text}. A size of {f.odd} is no multiple of 8, which the fast kernels want"
@@ -436,10 +437,3 @@ def _tensor_cores_gain(peaks: Peaks | None) -> str:
         return f"; tensor cores would do it about {peaks.tf32 / peaks.fp32:.0f}x faster, in TF32 already"
     kind = "bf16" if peaks.bf16 else "fp16 with a GradScaler"
     return f"; tensor cores would do it about {peaks.half / peaks.fp32:.0f}x faster, in {kind}"
-
-
-def _bytes(size: float) -> str:
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if size >= scale:
-            return f"{size / scale:.3g} {unit}"
-    return f"{size:.0f} bytes"
