@@ -1,10 +1,7 @@
 """The page of `grader diagnose`, of one trace or of two."""
 
-from __future__ import annotations
-
-from functools import partial
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Any
 
 from grader import trace, web_page
 from grader.frontends import diagnosis_facts as said
@@ -15,9 +12,6 @@ from grader.trace.catalogue import STEP_PARTS
 from grader.trace.compare import compare
 from grader.trace.words import milliseconds, plain_number
 from grader.web_page import section
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FOOT = (
     "Times are per step, and GPU work belongs to the step that launched it. Shares are of a step's length without the profiler, if you gave it. "
@@ -57,7 +51,7 @@ def page(names: list[str], analyses: list[Analysis], above: str = "") -> str:
     if any(map(said.parts, analyses)):
         breakdown = web_page.image(lambda: trace.draw_breakdown(by_label), _breakdown_words(by_label))
         body.append(section("Where the time of a step goes", breakdown, _legend(analyses)))
-    steps = web_page.image(partial(_draw_timelines, by_label), f"Timeline of some steps: {', '.join(by_label)}")
+    steps = web_page.image(lambda: trace.draw(_timelines(by_label)), f"Timeline of some steps: {', '.join(by_label)}")
     body.append(section("Some steps, one after another", steps))
     for label, a in by_label.items():
         which = f" ({label})" if several else ""
@@ -66,8 +60,7 @@ def page(names: list[str], analyses: list[Analysis], above: str = "") -> str:
         if device_use := diagnosis_streams.as_html(a):
             body.append(device_use)
         if a.operations:
-            roofline = web_page.image(partial(_draw_roofline, a), ROOFLINE_WORDS)
-            body.append(section(f"Operations that cost the GPU most{which}", roofline, _operations_html(a)))
+            body.append(section(f"Operations that cost the GPU most{which}", _operations_html(a)))
     body.append(f'<div class="sp-foot">{FOOT}</div>')
     return web_page.page("Diagnosis of " + ", ".join(names), "\n".join(body), _CSS)
 
@@ -80,17 +73,10 @@ def _breakdown_words(by_label: dict[str, Analysis]) -> str:
     return f"A bar of the parts of a step. {'. '.join(bars)}."
 
 
-def _draw_roofline(a: Analysis) -> Figure:
-    return trace.draw_roofline(a)
-
-
-def _draw_timelines(by_label: dict[str, Analysis]) -> Figure:
-    return trace.draw(
-        {
-            label: timeline(a.trace, skip_first=a.left_out, step_ns=a.step_ns, gaps=a.gaps)
-            for label, a in by_label.items()
-        }
-    )
+def _timelines(by_label: dict[str, Analysis]) -> dict[str, Any]:
+    return {
+        label: timeline(a.trace, skip_first=a.left_out, step_ns=a.step_ns, gaps=a.gaps) for label, a in by_label.items()
+    }
 
 
 def _verdict_html(title: str, a: Analysis) -> str:
@@ -144,7 +130,8 @@ def _operations_html(a: Analysis) -> str:
             f"<div><b>{to_html(said.operation_name(operation))}</b>{where}<div>{to_html(operation.why)}</div>"
             f'{web_page.folded("kernels", f"""<div class="sp-note">{kernels}</div>""")}</div>',
         ]
-    return f'<div class="sp-ops">{"".join(cells)}</div>'
+    roofline = web_page.image(lambda: trace.draw_roofline(a), ROOFLINE_WORDS)
+    return f'{roofline}<div class="sp-ops">{"".join(cells)}</div>'
 
 
 def _comparison_html(before: Analysis, after: Analysis) -> str:

@@ -165,13 +165,6 @@ def _draw_gain(gain: Gain) -> Figure:
     return draw_gain(gain, points_of(gain.check), _share(gain.check))
 
 
-def _draw_timelines(result: Result) -> Figure:
-    # a lab whose loop records itself has one only, and nothing before it
-    return trace.draw(
-        {"your trace": result.timelines["after"]} if [*result.timelines] == ["after"] else result.timelines
-    )
-
-
 def _length(timeline: Any, name: str) -> float:
     """Milliseconds; 0 where it is not known."""
     length = timeline.get(name) if isinstance(timeline, dict) else None
@@ -324,7 +317,9 @@ def html(
         note = f'<p class="sp-note">{prose_to_html(gains.notes(gain))}</p>'
         parts.append(web_page.section(said, picture, note, above=above))
     if result.timelines:
-        picture = web_page.image(partial(_draw_timelines, result), "Timelines of the starter and of the submission")
+        # a lab whose loop records itself has one only, and nothing before it
+        shown = {"your trace": result.timelines["after"]} if [*result.timelines] == ["after"] else result.timelines
+        picture = web_page.image(lambda: trace.draw(shown), "Timelines of the starter and of the submission")
         note = timeline_note(result.timelines)
         told = f'<p class="sp-note">{escape(note)}</p>' if note else ""
         parts.append(web_page.section("Where the time of a step goes", picture, told, above=above))
