@@ -1,14 +1,13 @@
 """Lays the course down in a folder of the learner's: notebooks with their figures, labs. What a learner changed stays."""
 
 import hashlib
-import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from grader import paths
 from grader.errors import UserError
-from grader.result import write_bytes, write_json
+from grader.result import read_json, write_bytes, write_json
 
 FOLDERS = ("notebooks", "labs")
 IGNORED = {".ipynb_checkpoints", "__pycache__"}
@@ -81,8 +80,5 @@ def _hash(path: Path) -> str | None:
 
 def _read_record(path: Path) -> dict[str, str]:
     """The hash of each file as it was laid down last; empty where it was not, or the record cannot be read."""
-    try:
-        files = json.loads(path.read_text(encoding="utf-8"))["files"]
-        return {str(name): str(value) for name, value in files.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {}
+    files = read_json(path).get("files")
+    return {str(name): str(value) for name, value in files.items()} if isinstance(files, dict) else {}
