@@ -215,7 +215,7 @@ def _numbers(recorded: trace.Trace, step_s: float) -> dict[str, float]:
     else:
         ops = np.flatnonzero(recorded.category == CPU_OP)
         ops = ops[recorded.named(MATMUL_OP, ops)]
-        spent = intervals.clip(intervals.union(recorded.start[ops], recorded.end[ops]), *steps.host)
+        spent = intervals.clip(recorded.spans(ops), *steps.host)
         numbers |= {"cpu_ops": m.cpu_ops, "matmul": intervals.length(spent) / (steps.host[1] - steps.host[0])}
     return {name: value for name, value in numbers.items() if value is not None}
 

@@ -94,42 +94,35 @@ def away(trace: Trace, steps: Steps, mine: np.ndarray, span: tuple[int, int]) ->
     calls = np.flatnonzero(mine & trace.is_call)
     points = np.concatenate((trace.start[calls], trace.end[calls]))
     resting = _between(points, NO_LAUNCH_NS, span) if len(calls) else intervals.EMPTY
-    both = intervals.union(*(np.concatenate(pair) for pair in zip(quiet, resting, strict=True)))
+    both = intervals.joined(quiet, resting)
     own = trace.annotations[trace.named(OWN_PYTHON, trace.annotations)]
-    waits = data_waits(trace, steps.thread)
-    known = intervals.union(np.append(trace.start[calls], waits[0]), np.append(trace.end[calls], waits[1]))
+    known = intervals.joined(trace.spans(calls), data_waits(trace, steps.thread))
     spans = intervals.difference(both, known)
-    own_time = intervals.union(trace.start[own], trace.end[own])
+    own_time = trace.spans(own)
     begun, ended = intervals.intersection(spans, own_time)
     short = ended - begun < LONG_OWN_NS
     spans = intervals.difference(spans, (begun[short], ended[short]))
     starting = intervals.union(*_loader_starts(trace, steps.thread))
     said = np.flatnonzero(mine & ((trace.category == PYTHON) | (trace.category == ANNOTATION)))
     said = said[trace.named(STEP, said) == 0]
-    said = said[_searched(MAKES_BATCH, trace, said)]
+    said = said[by_name(lambda name: bool(MAKES_BATCH.search(name[:300])), trace, said) == 1]
     # What launches most of a step holds more than the making of its batch: "data" may be the name of a disk.
     launched = np.sort(trace.start[steps.launch[steps.launch >= 0]])
     inside = np.searchsorted(launched, trace.end[said]) - np.searchsorted(launched, trace.start[said])
     said = said[inside <= MOST_LAUNCHED * len(launched) / len(steps)]
-    named = intervals.intersection(spans, intervals.union(trace.start[said], trace.end[said]))
+    named = intervals.intersection(spans, trace.spans(said))
     allocating, copied = _allocating(trace, calls, span), _before_first_copy(trace, steps, spans)
     gc = np.flatnonzero(mine & ((trace.category == PYTHON) | (trace.category == ANNOTATION)))
-    gc = gc[trace.named(COLLECTS, gc)]
-    collected = intervals.union(trace.start[gc], trace.end[gc])  # no part of a batch, wherever it lies
+    collected = trace.spans(gc[trace.named(COLLECTS, gc)])  # no part of a batch, wherever it lies
     named, copied = intervals.difference(named, collected), intervals.difference(copied, collected)
-    spans = intervals.union(*(np.concatenate(parts) for parts in zip(spans, starting, allocating, strict=True)))
-    brief = intervals.difference(
-        brief,
-        intervals.union(
-            np.concatenate((known[0], own_time[0], spans[0])), np.concatenate((known[1], own_time[1], spans[1]))
-        ),
-    )
+    spans = intervals.joined(spans, starting, allocating)
+    brief = intervals.difference(brief, intervals.joined(known, own_time, spans))
     return Away(spans, starting, named, copied, allocating, brief)
 
 
 def _allocating(trace: Trace, calls: np.ndarray, span: tuple[int, int]) -> intervals.Intervals:
     calls = calls[trace.named(ALLOCATION, calls)]
-    spent = intervals.clip(intervals.union(trace.start[calls], trace.end[calls]), *span)
+    spent = intervals.clip(trace.spans(calls), *span)
     return spent if intervals.length(spent) >= ALLOCATES * (span[1] - span[0]) else intervals.EMPTY
 
 
@@ -138,14 +131,6 @@ def _between(points: np.ndarray, least: int, span: tuple[int, int]) -> intervals
     points = np.sort(np.append(points, span), kind="stable")
     long = np.flatnonzero(np.diff(points) >= least)
     return intervals.clip((points[long], points[long + 1]), *span)
-
-
-def _searched(pattern: re.Pattern[str], trace: Trace, events: np.ndarray) -> np.ndarray:
-    """Mask of these events: those with a match anywhere in their name."""
-    found = np.zeros(len(trace.names), bool)
-    for code in np.flatnonzero(np.bincount(trace.name[events], minlength=1)).tolist():
-        found[code] = pattern.search(trace.names[code][:300]) is not None
-    return found[trace.name[events]]
 
 
 def _loader_starts(trace: Trace, thread: int) -> intervals.Intervals:
@@ -189,9 +174,8 @@ def _before_first_copy(trace: Trace, steps: Steps, spans: intervals.Intervals) -
 class Doing:
     """What the host did in some stretches of time; times in ns per step."""
 
-    between: list[
-        tuple[str, str, float, float]
-    ]  # operator before, operator after, how often, how long; the longest first
+    # operator before, operator after, how often, how long; the longest first
+    between: list[tuple[str, str, float, float]]
     mark: str  # record_function around most of it, "" without
     function: str  # Python function that most of it was spent in, "dataset.py(12): decode"; "" without stacks
     inner: str  # the function that this one was waiting for
@@ -207,54 +191,38 @@ class Doing:
 
 def doing(trace: Trace, steps: Steps, spans: intervals.Intervals) -> Doing:
     """spans: disjoint, in order."""
-    n, covered = len(steps), _Covered(spans)
+    n = len(steps)
     threads = np.zeros(len(trace.threads), bool)
     threads[trace.thread[steps.launch[steps.launch >= 0]]] = threads[steps.thread] = True
     mine = threads[trace.thread] & (trace.end > steps.host[0]) & (trace.start < steps.host[1])
     frames = np.flatnonzero(mine & (trace.category == PYTHON))
     marks = np.flatnonzero(mine & (trace.category == ANNOTATION))
     marks = marks[~trace.named(STEP, marks) & ~trace.named(DATA_WAIT, marks)]
-    total = intervals.length(spans)
-    yours = frames[by_own_line(trace, frames)]
-    function, inner = _most(trace, yours, covered, total), _most(trace, frames, covered, total)
+    yours = frames[by_name(lambda name: own_line(name) is not None, trace, frames) == 1]  # of no library
+    function, inner = _most(trace, yours, spans), _most(trace, frames, spans)
     gc = np.append(frames, marks)
     gc = gc[trace.named(COLLECTS, gc)]
     makes = np.flatnonzero(mine & np.isin(trace.category, (PYTHON, ANNOTATION, CPU_OP)))
     makes = makes[trace.named(COMPILES, makes)]
     asked = trace.calls[mine[trace.calls]]
     asked = asked[trace.named(ALLOCATION, asked)]
-    codes, count = np.unique(trace.name[asked], return_counts=True)
-    often = np.argsort(-count, kind="stable")[:MOST].tolist()
     longest = asked[trace.duration[asked] >= HALF * trace.duration[asked].sum()][:1].tolist()
     return Doing(
-        allocating=covered.length(*intervals.union(trace.start[asked], trace.end[asked])).sum() / n,
-        allocations=[(plain(trace.names[codes[i]], 40), count[i] / n) for i in often],
+        allocating=intervals.covered(*trace.spans(asked), spans).sum() / n,
+        allocations=[(plain(name, 40), count / n) for name, count in trace.commonest(asked, MOST)],
         longest=(plain(trace.names[trace.name[longest[0]]], 40), int(trace.duration[longest[0]]))
         if longest
         else ("", 0),
         between=_between_operators(trace, steps, mine, spans),
-        mark=_most(trace, marks, covered, total),
+        mark=_most(trace, marks, spans),
         function=function or inner,
         inner=inner if function and inner != function else "",
-        operators=_on_cpu(trace, mine, covered, n),
-        compiling=covered.length(*intervals.union(trace.start[makes], trace.end[makes])).sum() / n,
-        collecting=covered.length(*intervals.union(trace.start[gc], trace.end[gc])).sum() / n,
+        operators=_on_cpu(trace, mine, spans, n),
+        compiling=intervals.covered(*trace.spans(makes), spans).sum() / n,
+        collecting=intervals.covered(*trace.spans(gc), spans).sum() / n,
         stacks=len(frames) > 0,
         after_reading=_after(np.sort(trace.end[steps.waits]), spans) / n,
     )
-
-
-class _Covered:
-    """How much of a time disjoint, ordered spans cover."""
-
-    def __init__(self, spans: intervals.Intervals):
-        self.points = np.stack(spans, axis=1).ravel()
-        self.until = np.stack((np.zeros(len(spans[0]), np.int64), spans[1] - spans[0]), axis=1).ravel().cumsum()
-
-    def length(self, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-        if not len(self.points):
-            return np.zeros(len(start))
-        return np.interp(end, self.points, self.until) - np.interp(start, self.points, self.until)
 
 
 def _after(waits: np.ndarray, spans: intervals.Intervals) -> float:
@@ -264,19 +232,12 @@ def _after(waits: np.ndarray, spans: intervals.Intervals) -> float:
     return float((spans[1] - spans[0])[near].sum())
 
 
-def by_own_line(trace: Trace, frames: np.ndarray) -> np.ndarray:
-    """Mask of these Python frames: those of no library."""
-    known = np.zeros(len(trace.names), bool)
-    for code in np.flatnonzero(np.bincount(trace.name[frames], minlength=1)).tolist():
-        known[code] = own_line(trace.names[code]) is not None
-    return known[trace.name[frames]]
-
-
-def _most(trace: Trace, events: np.ndarray, covered: _Covered, total: int) -> str:
-    """The name of the events that were open for most of the covered time, and for the least time besides; "" without."""
+def _most(trace: Trace, events: np.ndarray, spans: intervals.Intervals) -> str:
+    """The name of the events that were open for most of these spans, and for the least time besides; "" without."""
+    total = intervals.length(spans)
     if not len(events) or not total:
         return ""
-    inside = np.bincount(trace.name[events], covered.length(trace.start[events], trace.end[events]))
+    inside = np.bincount(trace.name[events], intervals.covered(trace.start[events], trace.end[events], spans))
     whole = np.bincount(trace.name[events], trace.duration[events])
     most = np.flatnonzero(inside >= 0.5 * total)
     if not len(most):
@@ -308,9 +269,9 @@ def _between_operators(
     ]
 
 
-def _on_cpu(trace: Trace, mine: np.ndarray, covered: _Covered, n: int) -> list[tuple[str, float]]:
-    """Operators in the covered time, by the time that they took in it, the longest first."""
+def _on_cpu(trace: Trace, mine: np.ndarray, spans: intervals.Intervals, n: int) -> list[tuple[str, float]]:
+    """Operators in these spans, by the time that they took in it, the longest first."""
     ops = np.flatnonzero(mine & (trace.category == CPU_OP))
     ops = ops[trace.operator[ops] < 0]
-    time = np.bincount(trace.name[ops], covered.length(trace.start[ops], trace.end[ops]), minlength=1)
+    time = np.bincount(trace.name[ops], intervals.covered(trace.start[ops], trace.end[ops], spans), minlength=1)
     return [(plain(trace.names[i], 80), time[i] / n) for i in np.argsort(-time, kind="stable")[:MOST] if time[i]]

@@ -164,9 +164,9 @@ def tracks(a: Analysis) -> list[Track | Counter]:
         pieces = []
         for part in range(PARTS.index("idle_data")):
             events = gpu[own & (kind == part)]
-            spans = intervals.clip(intervals.union(trace.start[events], trace.end[events]), low, high)
+            spans = intervals.clip(trace.spans(events), low, high)
             pieces.append((*intervals.difference(spans, busy), part))
-            busy = intervals.union(*(np.concatenate(pair) for pair in zip(busy, spans, strict=True)))
+            busy = intervals.joined(busy, spans)
         words = [{"what": part.words} for part in STEP_PARTS.values()]
         short = [part.short for part in STEP_PARTS.values()]
         found.append(_track(f"{of}: parts of the step", pieces, short, words))
@@ -185,7 +185,7 @@ def _host(a: Analysis) -> Track:
     for label, spans in enumerate((host.data, host.transfer, waiting, host.away.spans)):
         spans = intervals.clip(spans, *a.steps.host)
         pieces.append((*intervals.difference(spans, known), label))
-        known = intervals.union(*(np.concatenate(pair) for pair in zip(known, spans, strict=True)))
+        known = intervals.joined(known, spans)
     return _track("host: what holds it", pieces, list(HOST), None)
 
 

@@ -37,10 +37,8 @@ CLOCKS_NS = 10_000  # clocks of CPU and GPU differ by up to 10 us
 # same loop recorded without stacks.
 OP_NS = 1_300
 PYTHON_NS = 2_300
-MUCH_SHOWN, NOISE = (
-    0.05,
-    0.03,
-)  # of a step: what it would have grown by at least, and by how much two measurements of it differ
+# of a step: what it would have grown by at least, and by how much two measurements of it differ
+MUCH_SHOWN, NOISE = 0.05, 0.03
 
 Columns = tuple[np.ndarray, ...]
 
@@ -87,9 +85,9 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None, wait_ns:
         busy = intervals.EMPTY
         for part in range(DATA):
             events = gpu[own & (kind == part)]
-            spans = intervals.clip(intervals.union(trace.start[events], trace.end[events]), low, high)
+            spans = intervals.clip(trace.spans(events), low, high)
             total[part] += intervals.length(intervals.difference(spans, busy))
-            busy = intervals.union(np.append(busy[0], spans[0]), np.append(busy[1], spans[1]))
+            busy = intervals.joined(busy, spans)
         idle = intervals.complement(busy, low, high)
         start, end, cause = host.causes(idle, _launched(trace, gpu[own], idle))
         total += np.bincount(cause, end - start, len(PARTS))
@@ -133,7 +131,7 @@ def _host_late(gaps: list[Columns], waits: np.ndarray) -> intervals.Intervals:
         alone = np.searchsorted(waits, end[:-1]) == np.searchsorted(waits, start[1:])
         joined = np.append(late[:-1] & late[1:] & alone, False)
         found.append((start[late], np.where(joined, np.append(start[1:], 0), end)[late]))
-    return intervals.union(*(np.concatenate(sides) for sides in zip(*found, strict=True)))
+    return intervals.joined(*found)
 
 
 def classified(trace: Trace, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
@@ -166,17 +164,13 @@ class Host:
         mine = launches[trace.thread] & (trace.end > low) & (trace.start < high)
         active = mine & ((trace.category == CPU_OP) | trace.is_call)
         self.away = busy = away(trace, steps, mine, (low, high))
-        making = (data_waits(trace, steps.thread), busy.starting, busy.named, busy.copied)
-        self.data = intervals.union(*(np.concatenate(column) for column in zip(*making, strict=True)))
+        self.data = intervals.joined(data_waits(trace, steps.thread), busy.starting, busy.named, busy.copied)
         waits = steps.waits[mine[steps.waits]]
-        copies = blocking_copies(trace, waits)
-        self.transfer = intervals.union(trace.start[copies], trace.end[copies])
+        self.transfer = trace.spans(blocking_copies(trace, waits))
         # The ends of all waits, in order of start; they may overlap on several threads.
         self.wait_start = trace.start[waits]
         self.wait_end = np.maximum.accumulate(trace.end[waits])
-        waiting = intervals.union(trace.start[waits], trace.end[waits])
-        held = [self.data, self.transfer, waiting]
-        union = intervals.union(*(np.concatenate(column) for column in zip(*held, strict=True)))
+        union = intervals.joined(self.data, self.transfer, trace.spans(waits))
         span = steps.host
         begun = steps.of_event[:-1] >= 0
         cost = np.where(active, OP_NS, np.where(mine & (trace.category == PYTHON), PYTHON_NS, 0)) * begun
@@ -320,6 +314,5 @@ def by_optimizer(trace: Trace, gpu: np.ndarray, steps: Steps) -> np.ndarray:
     """Mask of the GPU work that an optimizer launched."""
     spans = trace.annotations[trace.thread[trace.annotations] == steps.thread]
     spans = spans[trace.named(PHASE_NAMES["opt"], spans)]
-    inside = intervals.union(trace.start[spans], trace.end[spans])
     launch = trace.launch_of(gpu)
-    return (launch >= 0) & intervals.contains(inside, trace.start[launch])
+    return (launch >= 0) & intervals.contains(trace.spans(spans), trace.start[launch])

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from grader.errors import UserError
+from grader.trace import intervals
 from grader.trace.collective_text import Row
 from grader.trace.events import ANNOTATION, CPU_OP, DRIVER, KERNEL, LAUNCHES, MEMCPY, MEMSET, RUNTIME, STEP
 from grader.trace.loss import Loss
@@ -82,10 +83,19 @@ class Trace:
         return self.start + self.duration
 
     def named(self, pattern: re.Pattern[str] | str, events: np.ndarray) -> np.ndarray:
-        """Mask of these events (indices): those whose name begins with a match of `pattern`. Each distinct name of the
-        trace is matched once."""
+        """Mask of these events (indices): those whose name begins with a match. Each distinct name is matched once."""
         match = re.compile(pattern).match
         return np.fromiter((match(name) is not None for name in self.names), bool, len(self.names))[self.name[events]]
+
+    def commonest(self, events: np.ndarray, most: int) -> list[tuple[str, int]]:
+        """The names that most of these events (indices) have, and how many have each; the most frequent first."""
+        codes, counts = np.unique(self.name[events], return_counts=True)
+        order = np.argsort(-counts, kind="stable")[:most].tolist()
+        return [(self.names[codes[i]], int(counts[i])) for i in order]
+
+    def spans(self, events: np.ndarray) -> intervals.Intervals:
+        """When any of these events (indices) ran."""
+        return intervals.union(self.start[events], self.end[events])
 
     @cached_property
     def half(self) -> np.ndarray:

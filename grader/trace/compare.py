@@ -53,8 +53,7 @@ def compare(before: Analysis, after: Analysis) -> Comparison:
 
 
 def numbers(metrics: Metrics) -> dict[str, float | None]:
-    """Every number of the metrics by name, also those in tables. None stays None; the numbers of single steps, names
-    and events are left out."""
+    """Every number of the metrics by name, those in tables too; without those of single steps, names and events."""
     found: dict[str, float | None] = {}
 
     def add(name: str, value: Any) -> None:

@@ -103,16 +103,15 @@ def rare(trace: Trace, steps: Steps, b: Breakdown, parts: tuple[str, ...]) -> Ra
     spans = [idle_spans(b, part) for part in parts if part.startswith("idle")]
     if not odd.any() or not spans:
         return None
-    idle = intervals.union(*(np.concatenate(sides) for sides in zip(*spans, strict=True)))
+    idle = intervals.joined(*spans)
     inside = intervals.length(intervals.intersection(idle, (steps.starts[odd], until[odd])))
     if inside < MOST_IN * intervals.length(idle):
         return None
-    edges = np.flatnonzero(np.diff(np.concatenate(([True], odd, [True])))).reshape(-1, 2)
-    first, end = edges[np.argmax(edges[:, 1] - edges[:, 0])].tolist()
+    first, count = intervals.longest_row(odd)
     took = ms(float(length[odd].mean()))
     many = "One" if odd.sum() == 1 else f"{odd.sum()}"
     said = f"{many} of {len(steps)} steps took {took}, and the others {ms(float(np.median(length[~odd])))}. Most of it lies there."
-    return Rare(said, Steps(trace, steps.left_out + first, end - first))
+    return Rare(said, Steps(trace, steps.left_out + first, count))
 
 
 # --- the host's own doing -----------------------------------------------------------------------------------------
@@ -172,7 +171,7 @@ def of_host(trace: Trace, steps: Steps, b: Breakdown) -> Told:
 def on_cpu(trace: Trace, steps: Steps) -> list[str]:
     """What the host did while no operator ran, where it worked for no GPU and waited for no data."""
     ops = np.flatnonzero(trace.category == CPU_OP)
-    still = intervals.complement(intervals.union(trace.start[ops], trace.end[ops]), *steps.host)
+    still = intervals.complement(trace.spans(ops), *steps.host)
     spans = intervals.difference(still, data_waits(trace, steps.thread))
     long = spans[1] - spans[0] >= PAUSE_NS
     spans = spans[0][long], spans[1][long]
@@ -250,9 +249,7 @@ def launching(trace: Trace, steps: Steps) -> list[tuple[str, float]]:
     optimizers = trace.annotations[trace.named(OPTIMIZER, trace.annotations)]
     optimizer = trace.nesting(optimizers).around(calls)
     owner = np.where(optimizer >= 0, optimizer, op)
-    codes, count = np.unique(trace.name[owner[owner >= 0]], return_counts=True)
-    order = np.argsort(-count, kind="stable")[:3]
-    return [(plain(trace.names[codes[i]], 80), count[i] / len(steps)) for i in order.tolist()]
+    return [(plain(name, 80), count / len(steps)) for name, count in trace.commonest(owner[owner >= 0], 3)]
 
 
 def of_launches(trace: Trace, steps: Steps, m: Metrics, b: Breakdown) -> Told:
@@ -270,7 +267,7 @@ def _loading(trace: Trace, steps: Steps, b: Breakdown) -> str:
     spans = idle_spans(b, "idle_launch")
     calls = trace.calls[(trace.duration[trace.calls] >= LOADING_NS) & (steps.of_event[trace.calls] >= 0)]
     calls = calls[~trace.named(WAITS, calls)]
-    spent = intervals.length(intervals.intersection(intervals.union(trace.start[calls], trace.end[calls]), spans))
+    spent = intervals.length(intervals.intersection(trace.spans(calls), spans))
     if not spent or spent < MUCH * intervals.length(spans):
         return ""
     longest = calls[np.argmax(trace.duration[calls])]
@@ -285,9 +282,8 @@ def of_waits(trace: Trace, steps: Steps) -> Told:
     """In which operators the host waited, and whether most of it is anomaly detection's."""
     waits = steps.waits[steps.of_event[steps.waits] >= 0]
     op = trace.operator[waits]
-    codes, count = np.unique(trace.name[op[op >= 0]], return_counts=True)
-    order = np.argsort(-count, kind="stable")[:3]
-    most = [f"{plain(trace.names[codes[i]], 60)} ({plain_number(count[i] / len(steps))})" for i in order.tolist()]
+    often = trace.commonest(op[op >= 0], 3)
+    most = [f"{plain(name, 60)} ({plain_number(count / len(steps))})" for name, count in often]
     said = [f"The host waited in {', '.join(most)}."] if most else []
     # anomaly detection reads whether a gradient has a NaN: torch/csrc/autograd/engine.cpp, isnan(output)._is_any_true().item()
     inside = np.flatnonzero(steps.of_event[: len(trace)] >= 0)

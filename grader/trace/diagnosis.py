@@ -171,8 +171,7 @@ def _next(cause: str, costs: dict[str, float], m: Metrics, step: float) -> str:
 
 
 def what_ifs(case: _Case) -> dict[str, float]:
-    """The step time, ns, if one cause vanished (memory: its kernels fused; compute: on the next cheaper units or inputs) and
-    nothing else changed."""
+    """The step time, ns, if one cause vanished (memory: kernels fused; compute: on cheaper units or inputs)."""
     m, b, parts, step = case.m, case.b, case.b.parts, case.step
     found = {name: step - sum(parts[part] for part in cause.parts) for name, cause in STALLS.items()}
     found["host"] = min(found["host"], step - b.alone)
@@ -299,7 +298,7 @@ def _longest(trace: Trace, m: Metrics, metric: str) -> list[int]:
     return events[np.argsort(-trace.duration[events], kind="stable")[:MOST_PROOFS]].tolist()
 
 
-def _gap_events(trace: Trace, b: Breakdown, part: str) -> list[int]:
+def _gap_events(b: Breakdown, part: str) -> list[int]:
     """The GPU work before which it idled longest for this cause."""
     wanted = np.flatnonzero((b.gaps.cause == PARTS.index(part)) & (b.gaps.after >= 0))
     wanted = wanted[np.argsort(b.gaps.start[wanted] - b.gaps.end[wanted], kind="stable")[:MOST_PROOFS]]
@@ -333,7 +332,7 @@ def _evidence(cause: str, case: _Case) -> list[Evidence]:
 
 def _events_of_part(part: str, trace: Trace, m: Metrics, b: Breakdown) -> list[int]:
     if part.startswith("idle"):
-        return _gap_events(trace, b, part)
+        return _gap_events(b, part)
     return _longest(trace, m, {"copies": "copies", "communication": "comm_exposed_ns"}.get(part, "kernels"))
 
 

@@ -25,6 +25,12 @@ def union(starts: np.ndarray, ends: np.ndarray) -> Intervals:
     return starts[first], ends[np.append(first[1:] - 1, len(ends) - 1)]
 
 
+def joined(*sets: Intervals) -> Intervals:
+    """The union of several sets."""
+    starts, ends = zip(*sets, strict=True)
+    return union(np.concatenate(starts), np.concatenate(ends))
+
+
 def length(intervals: Intervals) -> int:
     """Total length of disjoint intervals, ns."""
     return int((intervals[1] - intervals[0]).sum())
@@ -37,6 +43,21 @@ def contains(intervals: Intervals, times: np.ndarray) -> np.ndarray:
         return np.zeros(len(times), bool)
     at = np.searchsorted(starts, times, side="right") - 1
     return (at >= 0) & (times < ends[np.maximum(at, 0)])
+
+
+def before(intervals: Intervals, times: np.ndarray) -> np.ndarray:
+    """How much of disjoint, ordered intervals lies before each of these times, ns."""
+    starts, ends = intervals
+    if not len(starts):
+        return np.zeros(len(times), np.int64)
+    total = np.append(0, np.cumsum(ends - starts))
+    at = np.searchsorted(starts, times, side="right")
+    return total[at] - np.where(at > 0, np.maximum(ends[np.maximum(at - 1, 0)] - times, 0), 0)
+
+
+def covered(starts: np.ndarray, ends: np.ndarray, intervals: Intervals) -> np.ndarray:
+    """How much of each stretch from start to end lies in disjoint, ordered intervals, ns."""
+    return before(intervals, ends) - before(intervals, starts)
 
 
 def clip(intervals: Intervals, low: int, high: int) -> Intervals:
@@ -69,7 +90,7 @@ def difference(a: Intervals, b: Intervals) -> Intervals:
         return EMPTY
     low, high = int(a[0][0]), int(a[1][-1])
     outside = complement(a, low, high)
-    return complement(union(np.append(outside[0], b[0]), np.append(outside[1], b[1])), low, high)
+    return complement(joined(outside, b), low, high)
 
 
 def close_gaps(intervals: Intervals, shortest: int) -> Intervals:
@@ -79,3 +100,10 @@ def close_gaps(intervals: Intervals, shortest: int) -> Intervals:
         return intervals
     first = np.flatnonzero(np.append(True, starts[1:] - ends[:-1] >= shortest))
     return starts[first], ends[np.append(first[1:] - 1, len(ends) - 1)]
+
+
+def longest_row(broken: np.ndarray) -> tuple[int, int]:
+    """Of the entries that are not broken (bool) the longest row: its first one's position, and how many they are."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([True], broken, [True])))).reshape(-1, 2)
+    first, end = max(edges.tolist(), key=lambda row: row[1] - row[0], default=(0, 0))
+    return first, end - first

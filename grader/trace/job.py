@@ -55,24 +55,26 @@ class Job:
     caused_ns: np.ndarray  # of each rank, per step: waits of all others that it is to blame for
     last: np.ndarray  # of each rank: share of the collectives to which it came last
     exchanges: list[Exchange]  # the longest first
-    waited_in: list[
-        tuple[Exchange, float]
-    ]  # and what the stragglers' lateness costs the others in each, ns per step and rank
     offset_ns: np.ndarray  # how far each rank's clock is ahead of the first one's; NaN where nothing tells it
-    stragglers: list[int]  # positions in `ranks`, the worst first; empty where there is none
-    why: dict[str, float]  # WHY -> ns per step by which the late ranks take longer than the others
-    why_later: dict[
-        str, float
-    ]  # the same without the first recorded collective, which may be late as the recording began so
-    absent_ns: float  # per step: waits for ranks that no file is of, as far as some calls were shorter than others
-    slower: float | None  # stragglers' time for the same kernels on the same shapes, times that of the others
     waits: list[Intervals]  # of each rank, since its `zero`, in the compared steps
     missing: list[int]  # ranks of the job that no file is of
     stages: bool  # they wait for what one passes on to the next, as in a pipeline: then who comes late need not be slow
-    cause: str | None  # "straggler", "imbalance", or one of CAUSES with "-bound"
-    confidence: float
-    what_if_ns: float | None  # a step, if the stragglers came with the others
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
+    # the verdict
+    # positions in `ranks`, the worst first; empty where there is none
+    stragglers: list[int] = field(default_factory=list)
+    # and what their lateness costs the others in each collective, ns per step and rank
+    waited_in: list[tuple[Exchange, float]] = field(default_factory=list)
+    # WHY -> ns per step by which the late ranks take longer than the others
+    why: dict[str, float] = field(default_factory=dict)
+    # the same without the first recorded collective, which may be late as the recording began so
+    why_later: dict[str, float] = field(default_factory=dict)
+    # per step: waits for ranks that no file is of, as far as some calls were shorter than others
+    absent_ns: float = 0.0
+    slower: float | None = None  # stragglers' time for the same kernels on the same shapes, times that of the others
+    cause: str | None = None  # "straggler", "imbalance", or one of CAUSES with "-bound"
+    confidence: float = 0.0
+    what_if_ns: float | None = None  # a step, if the stragglers came with the others
     text: str = ""
     what_to_try: tuple[str, ...] = ()
     lesson: str | None = None
@@ -88,7 +90,6 @@ def job(ranks: Iterable[Rank]) -> Job:
     job_files.check_fit(found, m, labels)
     n = max(len(np.unique(m.label)) if len(m) else len(labels), 1)
     waits = Waits(found, m, n)
-    named = _named_by(found, m, waits)
     result = Job(
         ranks=found,
         labels=labels.tolist(),
@@ -99,20 +100,11 @@ def job(ranks: Iterable[Rank]) -> Job:
         caused_ns=waits.caused.sum(axis=0) / n,
         last=waits.last,
         exchanges=_exchanges(found, m, waits, n),
-        waited_in=[],
         offset_ns=m.offset,
-        stragglers=[],
-        why={},
-        why_later={},
-        absent_ns=0.0,
-        slower=None,
         waits=waits.spans,
         missing=_missing(found, m),
         stages=_passed_on(m, waits),
-        cause=None,
-        confidence=0.0,
-        what_if_ns=None,
-        notes=notes + named,
+        notes=notes + _named_by(found, m),
     )
     result = _judged(result, m, waits, n)
     return replace(result, **job_words.said(result))
@@ -126,7 +118,7 @@ def _missing(ranks: Sequence[Rank], m: Matched) -> list[int]:
     return sorted(set(range(size)) - {rank.rank for rank in ranks if rank.rank is not None})
 
 
-def _named_by(ranks: Sequence[Rank], m: Matched, waits: Waits) -> list[str]:
+def _named_by(ranks: Sequence[Rank], m: Matched) -> list[str]:
     notes = []
     if m.partial:
         notes.append(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from grader.trace.events import CAPTURE_BEGIN, CAPTURE_END, COPY_LAUNCH, GRAPH_LAUNCH, KERNEL_LAUNCH
+from grader.trace.intervals import longest_row
 
 if TYPE_CHECKING:
     from grader.trace.columns import Trace
@@ -80,11 +81,7 @@ def _longest_whole(windows: Windows, lost: np.ndarray) -> tuple[int, int]:
     bad = np.zeros(len(windows), bool)
     bad[np.searchsorted(windows.starts, lost, side="right") - 1] = True
     bad[0] |= len(windows) > 1
-    edges = np.flatnonzero(np.diff(np.concatenate(([True], bad, [True])))).reshape(-1, 2)
-    if not len(edges):
-        return 0, 0
-    first, end = edges[np.argmax(edges[:, 1] - edges[:, 0])].tolist()
-    return first, end - first
+    return longest_row(bad)
 
 
 def _lost(trace: Trace, launches: np.ndarray) -> np.ndarray:

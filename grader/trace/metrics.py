@@ -126,7 +126,7 @@ def _waited_for_nothing(trace: Trace, steps: Steps) -> float:
     """How long synchronisations lasted per step, ns, when the GPU had nothing to do any more; 0 where that is little."""
     waits = steps.waits[(steps.of_event[steps.waits] >= 0) & (trace.start[steps.waits] >= steps.window[0])]
     waits = waits[trace.named(SYNC_CALL, waits)]
-    end, busy = trace.end[waits], intervals.union(trace.start[trace.gpu], trace.end[trace.gpu])
+    end, busy = trace.end[waits], trace.spans(trace.gpu)
     last = np.searchsorted(busy[1], end, side="right")
     done = np.append(-(2**62), busy[1])[last]
     late = np.where(intervals.contains(busy, end), 0, end - np.maximum(done, trace.start[waits]))
@@ -164,15 +164,14 @@ def spread(steps: Steps) -> float | None:
 
 
 def busy_per_step(trace: Trace, steps: Steps) -> np.ndarray:
-    """Busy time of each counted step, ns: the union of the work launched in it, mean over devices. (float64, shape
-    [steps])"""
+    """Busy time of each counted step, ns: the union of its work, mean over devices. (float64, shape [steps])"""
     device = trace.device[steps.gpu]
     order = np.lexsort((steps.step, device))
     gpu, device, step = steps.gpu[order], device[order], steps.step[order]
     bounds = np.flatnonzero((np.diff(device) != 0) | (np.diff(step) != 0)) + 1
     busy = np.zeros(len(steps))
     for first, group in zip(step[np.append(0, bounds)].tolist(), np.split(gpu, bounds), strict=True):
-        busy[first] += intervals.length(intervals.union(trace.start[group], trace.end[group]))
+        busy[first] += intervals.length(trace.spans(group))
     return busy / len(busy_devices(trace, gpu))
 
 
@@ -371,8 +370,7 @@ def would_wait(trace: Trace, steps: Steps, ops: np.ndarray) -> np.ndarray:
     wherever the model is: the samples of a DataLoader, and an optimizer's counters of its steps."""
     asking = ops[trace.named(VALUE_NEEDED, ops)]
     optimizer = trace.annotations[trace.named(OPTIMIZER_STEP, trace.annotations)]
-    waits = data_waits(trace, steps.thread)
-    on_cpu = intervals.union(np.append(waits[0], trace.start[optimizer]), np.append(waits[1], trace.end[optimizer]))
+    on_cpu = intervals.joined(data_waits(trace, steps.thread), trace.spans(optimizer))
     return asking[~intervals.contains(on_cpu, trace.start[asking])]
 
 
@@ -388,7 +386,7 @@ def phase_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
         spans = mine[trace.named(PHASE_NAMES[phase], mine)]
         if not len(spans):
             continue
-        spent = intervals.union(trace.start[spans], trace.end[spans])
+        spent = trace.spans(spans)
         within = intervals.contains(spent, launched)
         m.phases[phase] = {
             "host_ns": intervals.length(spent) / n,

@@ -60,8 +60,7 @@ class Nesting:
         return last
 
     def _search(self, last: np.ndarray, time: np.ndarray) -> np.ndarray:
-        """The same without hops: up to blocks of 1, 2, 4, ... events before each position, to the nearest with such an
-        end, and down into it."""
+        """The same without hops: by blocks of 1, 2, 4, ... events before each, up to one that ends so, then down."""
         levels = self._levels
         node, asked = last + 1, np.arange(len(last))
         found: list[tuple[np.ndarray, np.ndarray]] = []  # by level: who asked, in which block

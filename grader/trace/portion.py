@@ -37,9 +37,7 @@ class Unfit(UserError):
 
 def most_events() -> int:
     """How many events of a trace may be held at once."""
-    machine = importlib.import_module(
-        "grader.machine"
-    )  # takes its time to load, so that is done for large traces alone
+    machine = importlib.import_module("grader.machine")  # here, for large traces alone: it takes its time to load
     return max(SMALL, int(SHARE * machine.free_memory() / EVENT_BYTES))
 
 

@@ -29,8 +29,8 @@ OF_PART = {
     **dict.fromkeys(("copies", "idle_transfer"), "copies"),
     "idle_data": "data",
     **dict.fromkeys(("idle_sync", "idle_launch", "idle_other"), "host"),
-    "communication": EXPOSED,
-}  # the rest is "other"
+    "communication": EXPOSED,  # the rest is "other"
+}
 COLLECTIVE_CALL = re.compile(r"c10d::|record_param_comms|(nccl|gloo|mpi|ucc):|DistributedDataParallel\.")
 
 
@@ -83,7 +83,7 @@ def rank_of(a: Analysis, file: str) -> Rank:
     at = np.searchsorted(steps.starts, calls.called, side="right") - 1
     inside = (at >= 0) & (calls.called < np.append(steps.ends, 0)[at])
     before, follows = _before(calls, doing)
-    busy = intervals.union(*_joined(doing["computing"], doing["copies"]))
+    busy = intervals.joined(doing["computing"], doing["copies"])
     own = steps.gpu[(trace.category[steps.gpu] == KERNEL) & ~steps.kernels.communication[steps.gpu]]
     no_gpu = trace.reasons == [NO_GPU]
     return Rank(
@@ -124,11 +124,6 @@ def _moved(calls: Collectives, zero: int) -> Collectives:
     return Collectives(**{**calls.__dict__, **times})
 
 
-def _joined(*spans: Intervals) -> tuple[np.ndarray, np.ndarray]:
-    starts, ends = zip(*spans, strict=True)
-    return np.concatenate(starts), np.concatenate(ends)
-
-
 def _doing(a: Analysis, steps: Steps) -> dict[str, Intervals]:
     """When the rank did what, disjoint; communication is none of it."""
     trace = a.trace
@@ -138,8 +133,8 @@ def _doing(a: Analysis, steps: Steps) -> dict[str, Intervals]:
         return _on_cpu(trace, steps)
     gpu = steps.work
     kernel, communication = trace.category[gpu] == KERNEL, steps.kernels.communication[gpu]
-    computing = intervals.union(trace.start[gpu[kernel & ~communication]], trace.end[gpu[kernel & ~communication]])
-    other_work = intervals.union(trace.start[gpu[~kernel]], trace.end[gpu[~kernel]])
+    computing = trace.spans(gpu[kernel & ~communication])
+    other_work = trace.spans(gpu[~kernel])
     copies = intervals.difference(other_work, computing)
     found = {"computing": computing, "copies": copies}
     kinds = np.array([OWN.index(OF_PART.get(part, "other")) if part.startswith("idle") else 0 for part in PARTS])
@@ -147,7 +142,7 @@ def _doing(a: Analysis, steps: Steps) -> dict[str, Intervals]:
     for i, name in enumerate(OWN):
         mine = cause == i
         gap = intervals.union(a.gaps.start[mine], a.gaps.end[mine])
-        found[name] = intervals.union(*_joined(found.get(name, intervals.EMPTY), gap))
+        found[name] = intervals.joined(found.get(name, intervals.EMPTY), gap)
     return found
 
 
@@ -156,17 +151,16 @@ def _on_cpu(trace: Trace, steps: Steps) -> dict[str, Intervals]:
     ops = np.flatnonzero(trace.category == CPU_OP)
     ops = ops[~trace.named(COLLECTIVE_CALL, ops)]
     annotations = annotated(trace)
-    exchanging = intervals.union(trace.start[annotations], trace.end[annotations])
+    exchanging = trace.spans(annotations)
     data = intervals.union(*data_waits(trace, steps.thread))
-    computing = intervals.difference(intervals.union(trace.start[ops], trace.end[ops]), data)
-    known = intervals.union(*_joined(data, computing, exchanging))
+    computing = intervals.difference(trace.spans(ops), data)
+    known = intervals.joined(data, computing, exchanging)
     host = intervals.complement(known, *steps.window)
     return {"computing": computing, "copies": intervals.EMPTY, "data": data, "host": host, "other": intervals.EMPTY}
 
 
 def _before(calls: Collectives, doing: dict[str, Intervals]) -> tuple[np.ndarray, np.ndarray]:
-    """What the rank did from when it was done with all earlier collectives to when it came to each, ns; and whether there was an
-    earlier one."""
+    """What the rank did between all earlier collectives and each, ns; and whether there was an earlier one."""
     order = np.argsort(calls.start, kind="stable")
     last = np.append(-1, np.maximum.accumulate(calls.end[order])[:-1]) if len(order) else calls.end
     done = np.empty(len(calls), np.int64)
@@ -174,18 +168,8 @@ def _before(calls: Collectives, doing: dict[str, Intervals]) -> tuple[np.ndarray
     follows = np.ones(len(calls), bool)
     follows[order[:1]] = False
     done = np.minimum(np.where(follows, done, np.iinfo(np.int64).min), calls.start)
-    columns = [_until(doing[name], calls.start) - _until(doing[name], done) for name in OWN]
+    columns = [intervals.covered(done, calls.start, doing[name]) for name in OWN]
     return np.stack(columns, axis=1).astype(float) if len(calls) else np.zeros((0, len(OWN))), follows
-
-
-def _until(spans: Intervals, times: np.ndarray) -> np.ndarray:
-    """How much of disjoint, ordered intervals lies before each of these times, ns."""
-    starts, ends = spans
-    if not len(starts):
-        return np.zeros(len(times), np.int64)
-    total = np.append(0, np.cumsum(ends - starts))
-    at = np.searchsorted(starts, times, side="right")
-    return total[at] - np.where(at > 0, np.maximum(ends[np.maximum(at - 1, 0)] - times, 0), 0)
 
 
 def _parts(a: Analysis, steps: Steps, doing: dict[str, Intervals]) -> dict[str, float]:

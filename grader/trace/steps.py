@@ -145,7 +145,7 @@ class Steps:
         if not late or trace.duration[sooner].sum() > LITTLE * trace.duration[busiest].sum():
             return None
         # The host did little before but wait for that work, else it is the host that takes longer.
-        waits = intervals.union(trace.start[self.waits], trace.end[self.waits])
+        waits = trace.spans(self.waits)
         own = begun - low - intervals.length(intervals.clip(waits, low, max(low, min(begun, high))))
         end = max(high, int(trace.end[self.gpu].max()))
         return begun if own <= max(end - high, BESIDE * (end - begun)) else None

@@ -60,7 +60,7 @@ def _stream(trace: Trace, steps: Steps, device: int, stream: int, mine: np.ndarr
     """mine: positions in `steps.gpu`, in order of start."""
     low, high = steps.window
     n, gpu, launch = len(steps), steps.gpu[mine], steps.launch[mine]
-    busy = intervals.clip(intervals.union(trace.start[gpu], trace.end[gpu]), low, high)
+    busy = intervals.clip(trace.spans(gpu), low, high)
     first, last = (int(busy[0][0]), int(busy[1][-1])) if len(busy[0]) else (low, low)
     idle = (busy[1][:-1], busy[0][1:])
     after = np.searchsorted(trace.start[gpu], idle[1], side="left")

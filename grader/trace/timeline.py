@@ -86,9 +86,9 @@ class _Window:
         waits = intervals.union(*data_waits(t, thread))
         self._lane("data wait", "data_wait", waits)
         # Operators called within __next__ (collating, decoding in the main process) belong to the wait.
-        self._lane("host", "host", intervals.difference(self._spans(t.category == CPU_OP), waits))
+        self._lane("host", "host", intervals.difference(self.trace.spans(t.category == CPU_OP), waits))
         kinds = [t.named(kind, t.calls) for kind in (KERNEL_LAUNCH, GRAPH_LAUNCH, COPY_LAUNCH, MEMSET_LAUNCH)]
-        self._lane("launches", "launches", self._spans(t.calls[np.logical_or.reduce(kinds)]))
+        self._lane("launches", "launches", self.trace.spans(t.calls[np.logical_or.reduce(kinds)]))
 
     def add_gpus(self, gaps: Gaps) -> None:
         t, low, high = self.trace, self.low, self.high
@@ -101,34 +101,34 @@ class _Window:
             self._device(device, gpu[t.device[gpu] == device], gaps, f"GPU {device} " if len(shown) > 1 else "GPU ")
         idle = (np.array([low]), np.array([high]))
         if len(gpu):
-            busy = self._spans(gpu[t.device[gpu] == devices[counts.argmax()]])
+            busy = self.trace.spans(gpu[t.device[gpu] == devices[counts.argmax()]])
             idle = intervals.complement(intervals.close_gaps(busy, self.shortest), low, high)
         self.result["idle"] = self._visible(self._wide(idle))
 
     def _device(self, device: int, gpu: np.ndarray, gaps: Gaps, prefix: str) -> None:
         t = self.trace
         is_kernel = t.category[gpu] == KERNEL
-        kernel, copies = gpu[is_kernel], self._spans(gpu[~is_kernel])
+        kernel, copies = gpu[is_kernel], self.trace.spans(gpu[~is_kernel])
         communication = by_name(is_communication, t, kernel) == 1
         groups = np.where(np.isin(t.stream[kernel], _busiest_streams(t, kernel)), t.stream[kernel], -2)
         for stream in sorted(set(groups.tolist()), key=lambda stream: (stream == -2, stream)):
             name = prefix + ("other streams" if stream == -2 else f"stream {stream}" if stream >= 0 else "stream ?")
             for kind, mask in (("gpu", ~communication), ("communication", communication)):
-                self._lane(name, kind, self._spans(kernel[(groups == stream) & mask]), device)
+                self._lane(name, kind, self.trace.spans(kernel[(groups == stream) & mask]), device)
         self._lane(f"{prefix}copies".replace("GPU copies", "copies"), "copies", copies, device)
         causes = _causes(gaps, device)
         for cause, spans in causes.items():
             self.result["gaps"] += [[*span, cause, device] for span in self._visible(self._wide(spans))]
-        parts = {"gpu": self._spans(kernel[~communication]), "communication": self._spans(kernel[communication])}
+        parts = {
+            "gpu": self.trace.spans(kernel[~communication]),
+            "communication": self.trace.spans(kernel[communication]),
+        }
         share = _shares(parts | {"copies": copies, **causes}, self.low, self.high)
         self.result["use"].append({"device": device, "share": share})
 
     def _lane(self, name: str, kind: str, spans: intervals.Intervals, device: int | None = None) -> None:
         if shown := self._visible(spans):
             self.result["lanes"].append({"name": name, "kind": kind, "device": device, "intervals": shown})
-
-    def _spans(self, which: np.ndarray) -> intervals.Intervals:
-        return intervals.union(self.trace.start[which], self.trace.end[which])
 
     def _wide(self, spans: intervals.Intervals) -> intervals.Intervals:
         wide = spans[1] - spans[0] >= max(self.shortest, 1)
@@ -171,7 +171,7 @@ def _shares(parts: dict[str, intervals.Intervals], low: int, high: int) -> dict[
     edges = np.linspace(low, high, BINS + 1)
     taken, below, shares = intervals.EMPTY, np.zeros(BINS, int), {}
     for name, spans in parts.items():
-        taken = intervals.union(np.append(taken[0], spans[0]), np.append(taken[1], spans[1]))
+        taken = intervals.joined(taken, spans)
         # Rounded as running totals, so that the parts of a bin always add up to 1000.
         total = np.rint(1000 * _covered(intervals.clip(taken, low, high), edges) / max((high - low) / BINS, 1))
         total = np.clip(total.astype(int), below, 1000)

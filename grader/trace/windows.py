@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from grader.trace import intervals
-from grader.trace.events import CAPTURE_BEGIN, COPY_LAUNCH, CPU_OP, GRAPH_LAUNCH, KERNEL_LAUNCH, SYNC_CALL
+from grader.trace.events import CAPTURE_BEGIN, COPY_LAUNCH, CPU_OP, GRAPH_LAUNCH, SYNC_CALL
 from grader.trace.intervals import TOUCHING_NS
+from grader.trace.loss import launches_of
 from grader.trace.words import milliseconds, plain
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def _started(trace: Trace, moments: np.ndarray, low: int, high: int) -> int:
     work does follow."""
     calls = trace.calls[trace.duration[trace.calls] >= LOADING_NS]
     calls = calls[~trace.named(WAITS, calls)]
-    busy = intervals.union(trace.start[trace.gpu], trace.end[trace.gpu])
+    busy = trace.spans(trace.gpu)
     for call in calls[np.argsort(-trace.duration[calls], kind="stable")].tolist():
         start, end = int(trace.start[call]), int(trace.end[call])
         if start < low or end - start < LARGE * (high - low):
@@ -207,9 +208,8 @@ def _cut_off(trace: Trace, starts: np.ndarray, ends: np.ndarray) -> int:
     least = int(work[:-1].min())
     calls = _work(trace.start[trace.calls], starts, ends)
     short = length[-1] < SHORT * np.median(length[:-1])
-    late = (
-        least > 0 and 2 * work[-1] < calls[-1] and calls[-1] >= SHORT * np.median(calls[:-1])
-    )  # its kernels came too late
+    # its kernels came too late
+    late = least > 0 and 2 * work[-1] < calls[-1] and calls[-1] >= SHORT * np.median(calls[:-1])
     # as where the loop had ended
     nothing = not work[-1] and not calls[-1] and length[-1] > FAR_LONGER * np.median(length[:-1])
     return int(work[-1] < 0.5 * least and bool(short or late or nothing))
@@ -219,8 +219,7 @@ def _without_work(trace: Trace, found: Windows) -> int:
     """How many steps at the end launched work of which nothing more was recorded."""
     if len(found) < 2 or trace.by_operator or trace.named(CAPTURE_BEGIN, trace.calls).any():
         return 0
-    kinds = [trace.named(kind, trace.calls) for kind in (KERNEL_LAUNCH, COPY_LAUNCH, GRAPH_LAUNCH)]
-    launches = trace.calls[np.logical_or.reduce(kinds)]
+    launches = launches_of(trace)
     worked = np.isin(trace.correlation[launches], trace.correlation[trace.gpu])
     last = np.flatnonzero(worked)
     late = launches[last[-1] + 1 :] if len(last) else launches[:0]
@@ -268,7 +267,7 @@ def _by_annotation(trace: Trace, moments: np.ndarray) -> Windows | None:
     held = _work(moments, trace.start[once], trace.end[once])
     part = np.array([PART.search(trace.names[code]) is not None for code in trace.name[once].tolist()], bool)
     whole = once[part | (trace.named(WHOLE, once) & (held >= MATCH * len(moments)))]
-    spans = intervals.union(trace.start[whole], trace.end[whole])
+    spans = trace.spans(whole)
     last = np.maximum(trace.end[own] - 1, trace.start[own])
     own = own[~(intervals.contains(spans, trace.start[own]) & intervals.contains(spans, last))]
     if len(own) < 2:
@@ -388,9 +387,8 @@ def _are_layers(trace: Trace, ops: np.ndarray, first: np.ndarray, alike: float, 
         return False
     launches = trace.launch_of(trace.gpu)
     launches = launches[(launches >= ops[first[0]]) & (launches < ops[first[-1]])]
-    elsewhere = (trace.thread[launches] != trace.thread[ops[0]]).sum() > SOME * len(
-        launches
-    )  # no layer is forward and backward
+    # no layer is forward and backward
+    elsewhere = (trace.thread[launches] != trace.thread[ops[0]]).sum() > SOME * len(launches)
     length = np.median(np.diff(first))
     short = (begins[1] if ends[0] else begins[3] - begins[2]) <= TWICE * length
     return alike < SURELY or bool(short and not elsewhere)

@@ -44,7 +44,7 @@ def per_device(trace: Trace, events: np.ndarray) -> dict[int, intervals.Interval
     device = trace.device[events].astype(np.int16)  # sorted by digits, much faster
     order = np.argsort(device, kind="stable")
     groups = np.split(events[order], np.flatnonzero(np.diff(device[order])) + 1)
-    return {int(trace.device[g[0]]): intervals.union(trace.start[g], trace.end[g]) for g in groups if len(g)}
+    return {int(trace.device[g[0]]): trace.spans(g) for g in groups if len(g)}
 
 
 def union_length(trace: Trace, events: np.ndarray) -> int:
@@ -74,8 +74,7 @@ def copy_kind(name: str) -> str:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What the kernels of a trace are; arrays with an entry for each event, of which those of other events say no and
-    nothing."""
+    """What the kernels of a trace are: an entry for each event, no and nothing for those that are none."""
 
     communication: np.ndarray  # bool: a collective, a send or a receive
     matmul: np.ndarray  # bool: a matrix product or a convolution
