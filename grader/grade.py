@@ -185,8 +185,7 @@ def named_changes(findings: Findings, submission: Submission) -> dict[Any, Any]:
 
 
 def _beside_the_starter(findings: Findings, attempt: _Attempt) -> None:
-    """The starter is timed alone before the submission's processes exist, and again when they are gone: it must not be slower
-    beside them."""
+    """The starter is timed alone before and after the submission: it must not be slower beside it."""
     lab, setup, progress = findings.lab, attempt.setup, attempt.progress
     findings.submission_there = False
     with open_arm(lab.starter, setup, trusted=True) as starter_arm:

@@ -368,8 +368,7 @@ def gpu_memory() -> int:
 
 @contextlib.contextmanager
 def watch_throttling(gpus: int = 1) -> Iterator[Callable[[], bool]]:
-    """Gives a function that says whether the clocks of CUDA's first `gpus` GPUs were throttled for heat, in more than one look of
-    twenty so far."""
+    """Gives a function: whether heat throttled one of CUDA's first `gpus` GPUs, in over one look of twenty."""
     if not has_gpu():
         yield lambda: False
         return

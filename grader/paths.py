@@ -30,8 +30,7 @@ def laid() -> Path | None:
 
 
 def learners() -> Path:
-    """The folder in which a learner works, with work/ in it: one that `grader course` made, else the checkout, else the working
-    folder."""
+    """Where a learner works, with work/ in it: made by `grader course`, else the checkout or the working folder."""
     return laid() or (Path.cwd() if installed() else REPOSITORY)
 
 

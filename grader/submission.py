@@ -217,9 +217,8 @@ def _parse(source: str, where: str) -> None:
         text = (error.text or "").strip()
         ipythons = text[:1] in ("%", "!", "?") or text[-1:] == "?"
         advice = " IPython magics, shell commands and help cannot be part of a submission." if ipythons else ""
-        said = re.sub(
-            r"on line (\d+)", lambda match: f"on line {int(match[1]) + 1}", error.msg
-        )  # Python's words for a block
+        # Python's words for a block
+        said = re.sub(r"on line (\d+)", lambda match: f"on line {int(match[1]) + 1}", error.msg)
         raise UserError(f"{where}, line {line}: syntax error: {said}: {text!r}.{advice}") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise UserError(f"{where} cannot be read as Python: {str(error) or type(error).__name__}.") from None

@@ -12,8 +12,7 @@ MUCH_LOST = 0.1  # of a block's time, to other programs
 
 
 def interval_counts(lower: float, certain: float) -> bool:
-    """Whether the points are for the lower end of the gain's interval. Where less is certain the interval says too much, and is
-    not shown."""
+    """Whether the points are for the lower end of the gain's interval; where not, it says too much and is not shown."""
     return certain >= 0.999 * lower
 
 

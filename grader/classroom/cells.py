@@ -18,9 +18,8 @@ TEXT_MAGICS = ("%%markdown", "%%html", "%%latex", "%%writefile")
 _LAB = re.compile(r"\blab\(\s*[\"']([\w. -]+)[\"']")
 WORDS = 5  # a code cell of comments or strings alone holds text from so many words on
 NO_PYTHON = 3  # and one that is no Python from so many
-_WORD = re.compile(
-    r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\s\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+"
-)  # some languages have no blanks
+# some languages have no blanks
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\s\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 BESIDE = "beside its cell"  # see `explanation`
 
 

@@ -57,8 +57,7 @@ def serve(
 
 
 def join(address: str, folder: Path, device: str, chosen: Sequence[int] | None = None, cpu_workers: int = 1) -> None:
-    """This machine's workers for a pool that runs elsewhere, until SIGINT or SIGTERM. Raises UserError when the pool ends
-    before."""
+    """This machine's workers for a pool elsewhere, until SIGINT or SIGTERM. Raises UserError if that ends before."""
     security = node_security(folder)
 
     async def workers() -> None:

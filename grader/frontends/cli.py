@@ -106,8 +106,7 @@ def _on_cores(options: argparse.Namespace) -> contextlib.AbstractContextManager[
 
 
 def parsed(arguments: list[str]) -> argparse.Namespace:
-    """The options of the command that they name: `run` and what it takes. Ends the program with a message where they cannot
-    be understood."""
+    """The options of the command that these name. Ends the program with a message where they cannot be understood."""
     said = "Is it really faster? Grades PyTorch training loops."
     parser = argparse.ArgumentParser(prog="grader", description=said, epilog=BEGIN)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -191,8 +191,7 @@ def remembered(submitted: Path) -> list[dict[str, str]]:
 
 
 def numbers(submitted: Path, system: str) -> dict[tuple[str, str], str]:
-    """(student, lab) -> the number that "canvas" or "moodle" knows them by. Canvas' is that of a person, so it is at (student, "")
-    as well."""
+    """(student, lab) -> the number in "canvas" or "moodle". Canvas' is a person's, so it is at (student, "") too."""
     rows = [row for row in remembered(submitted) if row["system"] == system]
     everywhere = {(row["student"], ""): row["number"] for row in rows if system == CANVAS}
     return everywhere | {(row["student"], row["lab"]): row["number"] for row in rows}

@@ -61,8 +61,7 @@ def _apart(ticks: list[float], size: float) -> list[float]:
 
 
 def draw_gain(gain: Gain, points: str, share: float) -> Figure:
-    """Speed-up on a log axis: the interval, the pairs it comes from (first on top), and the points it earned, as words and as
-    a share of all."""
+    """Speed-up on a log axis: the interval, its pairs (first on top), and its points, in words and as a share."""
     figure = Figure(figsize=(7.8, 2.45), facecolor="white")
     low, high = gain.span()
     axes = _gain_axes(figure, (0.16, 0.14, 0.82, 0.64), low, high, BLACK)

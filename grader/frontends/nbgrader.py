@@ -169,8 +169,7 @@ def _kept(tag: str, name: str, value: str) -> bool:
 
 
 class ReadablePage(CSSHTMLHeaderPreprocessor):
-    """Colours of Formgrader's pages and the feedback with enough contrast: nbgrader's links and Pygments' comments have less than
-    4.5."""
+    """Contrast of 4.5 on Formgrader's pages and the feedback: nbgrader's links and Pygments' comments have less."""
 
     links = (
         "body a, .navbar-default .navbar-nav > li > a { color: #23527c } "

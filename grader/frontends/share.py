@@ -21,8 +21,7 @@ SIGNS = {PASS: "✓", NOT_MEASURED: "–"}
 
 
 def save(result: Result, path: Path) -> str:
-    """Write the picture as PNG; returns its words, for those who do not see it. Raises UserError for a grade that says nothing,
-    OSError."""
+    """Write the picture as PNG; returns its words. Raises UserError for a grade that says nothing, OSError."""
     if result.disturbed or result.fatal or not result.measured_max:
         raise UserError("There is nothing to show yet. A picture needs a grade that ran, so run lab.check() first.")
     figure, buffer = _draw(result), io.BytesIO()

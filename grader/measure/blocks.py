@@ -86,9 +86,8 @@ class Arm:
     slower_s: float = 0.0
     slower_busy_s: float = 0.0
     turns: list[Turn] = field(default_factory=list)  # the timed ones, one by one
-    looks: list[tuple[Doing | None, Doing | None]] = field(
-        default_factory=list
-    )  # at its ranks, before and after each of them
+    # looks at its ranks, before and after each of them
+    looks: list[tuple[Doing | None, Doing | None]] = field(default_factory=list)
     profiled: Doing | None = None  # what its ranks did per step while they were profiled
     compiled: int = 0
     recompiled: bool = False  # torch.compile made a graph inside a timed block

@@ -34,8 +34,7 @@ TRIED = 2 * TRIES
 
 
 class Records(Store):
-    """The records of one night. Whatever came of a part stands, whoever made it; a record without timelines is a tenth as
-    large."""
+    """The records of one night. Whatever came of a part stands. A record without timelines is a tenth as large."""
 
     writer, option = "`grader nightly`", "--night"
 

@@ -148,8 +148,7 @@ def _plain(title: str) -> str:
 
 
 def _front() -> str:
-    """The front page, which is the table of contents with times. A lesson that the map does not have comes at the end of its
-    phase."""
+    """The front page: the table of contents with times. A lesson that the map lacks comes at the end of its phase."""
     lines, every = [FRONT], {f"{path.parent.name}/{path.stem}" for path in outline.lessons()}
     for number, phase in enumerate(outline.PHASES, 1):
         lines += [f"## {phase.title}", phase.milestone, "| | | minutes |\n|---|---|---|"]

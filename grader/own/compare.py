@@ -200,8 +200,7 @@ def _measure(result: Comparison, loops: _Loops, progress: Progress) -> None:
 def _first_start(
     result: Comparison, loops: _Loops, before: Arm, after: Arm, alone: Alone, progress: Progress
 ) -> tuple[Race, Sequence[str]]:
-    """First steps, timed pairs and profiles. What does not agree is timed all the same. Returns what is wrong with the later
-    loop's profile, too."""
+    """First steps, timed pairs and profiles, agreed or not; and what is wrong with the later loop's profile."""
     setup, plan = loops.setup, loops.once
 
     def first(share: float, what: str) -> None:

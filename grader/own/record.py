@@ -15,10 +15,8 @@ from grader.own.running import Seen
 VERSION = 1
 SETTLED = 0.25  # of the first steps, which no median counts: compilation and caches
 BLOCKS = 8  # a run's step times are compared by the means of so many blocks
-NOISE = {
-    "cpu": 0.02,
-    "gpu": 0.01,
-}  # relative sd between runs of one job: each is fast or slow from its start to its end
+# relative sd between runs of one job: each is fast or slow from its start to its end
+NOISE = {"cpu": 0.02, "gpu": 0.01}
 WORTH = 8  # of so many runs; what the earlier ones show is laid on top
 T95 = 1.86  # Student's t for them, so that the interval is one of 90%
 ALIKE = 1.1  # as fast, if it is not known to be another speed and surely differs by less

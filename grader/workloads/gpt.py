@@ -20,8 +20,7 @@ HELD_OUT = 32  # windows that an evaluation uses
 
 
 class Windows(Dataset):
-    """Windows of `length` bytes. An item is (tokens, targets): two int64 tensors of shape (length,), the targets one
-    byte further on."""
+    """Windows of `length` bytes. An item is (tokens, targets), int64 of shape (length,), the targets a byte on."""
 
     def __init__(self, text: np.ndarray, length: int):
         self.text, self.length = torch.from_numpy(np.array(text)), length

@@ -1,5 +1,4 @@
-"""A small speech model and its training loop. Three of its operations take most of a GPU's time, each for a reason of its
-own."""
+"""A small speech model and its training loop, in which three operations cost most, each for a reason of its own."""
 
 import math
 from collections.abc import Iterator

@@ -118,8 +118,7 @@ class NotebookLab:
         return NEEDS_GPU
 
     def __getattr__(self, name: str) -> Any:
-        """Only for what this kind of lab lacks. Names that no kind has are Python's business, and Jupyter's, which asks for
-        many."""
+        """Only for what this kind of lab lacks. Jupyter asks for many names that no kind has."""
         if name in ELSEWHERE:
             raise NotHere(f"{self.lab.name} has {_listed(self.steps)}.")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
