@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from grader import labs
-from grader.classroom.people import assigned, folded, gradebook_at, spoken_names
+from grader.classroom.people import assigned, folded, gradebook_at, letters, spoken_names
 from grader.classroom.summary import GRADED, UNREADABLE, Row
 from grader.classroom.worksheet import EMAIL, FULL_NAME, GRADE, ID_NUMBER, IDENTIFIER, MAXIMUM, column, number_in
 from grader.errors import UserError
@@ -227,19 +227,14 @@ def _new_canvas(made: Sequence[Mark], people: People, named: Sequence[str]) -> l
 def column_of(lab: str, head: Sequence[str], export: Path) -> str:
     """The column of a lab, which Canvas calls after the assignment and its number; "" where there is none."""
     number = lab.partition("_")[0]
-    called = {column: _letters(re.sub(r" \(\d+\)\s*$", "", column)) for column in head}
-    names = {_letters(lab), _letters(labs.get(lab).title)}
+    called = {column: letters(re.sub(r" \(\d+\)\s*$", "", column)) for column in head}
+    names = {letters(lab), letters(labs.get(lab).title)}
     fits = [column for column, own in called.items() if any(name in own for name in names)]
     exact = [column for column, own in called.items() if own in names or own in {number, f"lab{number}"}]
     if len(exact or fits) > 1:
         several = ", ".join(exact or fits)
         raise UserError(f"{export} has several columns for {lab}: {several}. Delete all but one of them from the file.")
     return next(iter(exact or fits), "")
-
-
-def _letters(text: str) -> str:
-    """Equal for "2a Workers" and "2a_workers"."""
-    return re.sub(r"[\W_]", "", folded(text))
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def who_is(*lists: Iterable[Entry]) -> Callable[[Person], str]:
         spelled[folded(entry.own)].add(entry.own)
 
     def known(person: Person) -> str:
-        names = [(SORTED, _letters(person.name))]
+        names = [(SORTED, letters(person.name))]
         if person.system != CANVAS:  # Moodle puts a group before the name of each of its members: Group A-Jane Doe
             parts = person.name.split("-") if person.system == MOODLE else [person.name]
             names = [(SPOKEN, _words("-".join(parts[at:]))) for at in range(min(len(parts), 12))]
@@ -104,7 +104,8 @@ def _words(text: str) -> str:
     return folded(_DROPPED.sub("", text.replace("_", " ")))
 
 
-def _letters(text: str) -> str:
+def letters(text: str) -> str:
+    """Equal for "2a Workers" and "2a_workers"."""
     return re.sub(r"[\W_]", "", folded(text))
 
 
@@ -119,7 +120,7 @@ def _sorted_names(text: str) -> set[str]:
     words = text.split()
     # where the last name begins, nobody says; a longer text is no name
     turned = range(1, len(words)) if "," not in text and len(words) <= 12 else ()
-    return {_letters(text), *(_letters("".join(words[at:] + words[:at])) for at in turned)}
+    return {letters(text), *(letters("".join(words[at:] + words[:at])) for at in turned)}
 
 
 def folder_name(person: Person, twins: bool = False) -> str:
