@@ -49,6 +49,13 @@ def test_labs_are_listed_as_text_and_as_json():
     assert all(row["points"] == 100 for row in rows)
 
 
+def test_doctor_says_what_it_can_where_nothing_can_be_written(tmp_path):
+    (tmp_path / "cache").write_text("a file")
+    done = grader("doctor", env=os.environ | {"GRADER_CACHE": str(tmp_path / "cache" / "in it")})
+    assert done.returncode == 2 and "Set GRADER_CACHE" in done.stderr
+    assert "processor " in done.stdout and "versions " in done.stdout
+
+
 def test_doctor_says_what_can_be_measured():
     done = grader("doctor")
     assert done.returncode == 0, done.stderr

@@ -67,6 +67,21 @@ def test_collections_of_garbage_are_in_the_recording_and_nothing_stays_in_the_jo
     assert len(collections) >= 3, collections
 
 
+def test_a_path_in_another_encoding_than_the_locale_s(tmp_path):
+    """A C locale on a disk with UTF-8: torch.profiler would write to another path, or to none."""
+    here = tmp_path / "Kürs"
+    here.mkdir()
+    job, c = script(tmp_path, MODEL, STEPS), {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    words = ["--at-step", "6", "--stop", "--out", "out", "--", sys.executable, job, "9000"]
+    done = subprocess.run(
+        [sys.executable, "-m", "grader", "run", *words],
+        cwd=here,
+        env=os.environ | c | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+    )
+    assert (here / "out" / "trace.json.gz").exists() and b"TypeError" not in done.stderr, done.stderr.decode()
+
+
 def test_a_job_on_another_device_is_not_told_that_it_ran_on_the_cpu(tmp_path):
     job = script(tmp_path, MODEL.replace("import torch\n", "import torch; torch.set_default_device('meta')\n"), STEPS)
     done = command(tmp_path, "--at-step", "6", "--stop", "--", sys.executable, job, "9000")

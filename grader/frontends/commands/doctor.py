@@ -27,8 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Exit status: 0 where marks can be given, else 1."""
-    confined = confinement()
-    _show_machine(confined)
+    confined = _show_machine()
     print()
     calibrated = [_show_lab(labs.get(name)) for name in labs.NAMES]
     if not all(calibrated):
@@ -45,7 +44,8 @@ def gradable() -> list[str]:
     return [lab.name for lab, form in found if form and not lacking(lab, form) and lab.measurable(form)]
 
 
-def _show_machine(confined: Confinement) -> None:
+def _show_machine() -> Confinement:
+    """Raises UserError where nothing can be written, when all that needs no file is said."""
     facts, versions = machine.facts(), machine.versions()
     own, why = machine.share(int(machine.has_gpu()))
     of_a_grade = "" if why == "all" else f", of which a grade has {len(own)} ({machine.written(own)}, {why})"
@@ -54,6 +54,8 @@ def _show_machine(confined: Confinement) -> None:
     if lacks := machine.gpu_lacks():
         print(f"             has no units for {', '.join(lacks)}. Train in fp16 with a GradScaler, as lab 3m shows")
     print(f"versions     {', '.join(f'{k} {v}' for k, v in versions.items())}")
+    sys.stdout.flush()
+    confined = confinement()
     print(f"confinement  what submissions can't get through, tried just now (Landlock ABI {confined.landlock}):")
     for line in confined.lines():
         print(f"  {line}")
@@ -72,6 +74,7 @@ def _show_machine(confined: Confinement) -> None:
         busy = "in use by another program" if state.utilisation >= machine.BUSY_PERCENT else "free"
         print(f"GPU now      {busy}, {state.free_bytes / 1e9:.0f} GB free{', throttling' if state.throttling else ''}")
         _show_peaks(facts["gpu"])
+    return confined
 
 
 def _show_peaks(gpu: str) -> None:

@@ -421,7 +421,8 @@ class Recorder:
     def _write(self, profile) -> None:
         name = os.path.join(self.folder, f"trace-{os.getpid()}-{self.first}.json")
         try:
-            profile.export_chrome_trace(name + ".part")
+            with _path_for_torch(name + ".part") as path:
+                profile.export_chrome_trace(path)
             os.replace(name + ".part", name)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -440,6 +441,19 @@ class Recorder:
                 profile.stop()
                 if torch._C._autograd._profiler_enabled():  # it was interrupted before it ended
                     profile.profiler.__exit__(None, None, None)
+
+
+@contextlib.contextmanager
+def _path_for_torch(path: str):
+    """torch takes every path for UTF-8. Where the locale has another encoding, the folder is named by its number."""
+    if os.fsencode(path) == path.encode("utf-8", "replace"):
+        yield path
+        return
+    folder = os.open(os.path.dirname(path), os.O_RDONLY)
+    try:
+        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
+    finally:
+        os.close(folder)
 
 
 def _let_go() -> None:
