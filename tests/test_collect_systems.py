@@ -233,6 +233,12 @@ def test_no_name_that_a_student_gives_a_file_makes_it_another_s(tmp_path, capsys
     assert found(tmp_path).keys() <= known
 
 
+def test_a_number_of_any_length_stops_no_class(tmp_path, capsys):
+    files = {f"eve_1_{5000 * '9'}_2a.ipynb": released(), "bo_2_3_2a.ipynb": released(says="bo")}
+    status, _, err = collect(tmp_path, made(tmp_path / "c.zip", files), capsys=capsys)
+    assert status == 1 and "Not taken: 1\n  eve_1_9" in err and found(tmp_path) == {"bo_2": "bo"}
+
+
 def test_an_id_of_the_archive_is_one_of_the_list(tmp_path, capsys):
     (tmp_path / "list.csv").write_text("id,name\nJD1,Jane Doe\nzm_2,Zoë Müller\n", encoding="utf-8")
     files = SYSTEMS["Blackboard"][0]

@@ -21,7 +21,7 @@ _MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_[a-z]+(?:_
 # is no name, or "anon"; what was typed in or linked is doejane_12345_text.html
 _CANVAS = re.compile(
     r"(?:(?P<name>.+?)_)??(?P<late>LATE_)?(?P<number>\d+|(?<=anon_)\w{5}|(?<=anon_late_)\w{5})"
-    r"_(?:(?P<id>\d+)_(?P<file>.+)|(?P<typed>(?:text|link)\.html))",
+    r"_(?:(?P<id>\d{1,18})_(?P<file>.+)|(?P<typed>(?:text|link)\.html))",
     re.IGNORECASE,
 )
 # 62334-99 - Jane Doe - Nov 20, 2026 1030 AM/x.ipynb: a folder of each attempt, with the number of the person
