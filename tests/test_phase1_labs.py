@@ -323,7 +323,21 @@ def test_mystery_tickets():
 
 def test_mystery_solution():
     result = grade(solution(MYSTERY), MYSTERY, device="cpu")
-    assert result.score == 100, [c.reason for c in result.checks]
+    proof = result.check("evidence")
+    undecided = proof.max_points - proof.points if proof.status == INCONCLUSIVE else 0  # others had the processor
+    assert result.score + undecided == 100, [c.reason for c in result.checks]
+
+
+@pytest.mark.parametrize(("lost", "status"), [(0.0, FAIL), (0.6, INCONCLUSIVE)])
+@pytest.mark.parametrize("value", [0.1, 0.4])
+def test_mystery_number_that_is_off_while_others_had_the_processor_is_undecided(lost, status, value):
+    answers = {"ticket": "cpu-000001", "1": {"cause": "memory-bound", "metric": "matmul", "value": value}}
+    seen = mystery.Profiled(0.05, {"matmul": 0.12}, {}, lost)
+    loops = {"1": mystery.Drawn("memory-bound", {}, None)}
+    found = mystery.Findings(MYSTERY, "cpu", ticket_form="cpu", answers=answers, loops=loops, seen={"1": seen})
+    judged = mystery._judge_evidence(found)
+    assert judged.status == (PASS if value == 0.1 else status), judged.reason
+    assert ("Other programs took 60%" in judged.reason) == (judged.status == INCONCLUSIVE)
 
 
 def test_mystery_starter():
@@ -458,7 +472,7 @@ def test_mystery_loops_on_a_gpu(choice, end):
     """At both ends of its sizes each loop has its planted cause, and a number that shows it."""
     sizes = {name: bounds[end] for name, bounds in choice.sizes.items()}
     drawn = mystery.Drawn(choice.cause, {"case": choice.case, "sizes": sizes}, choice.data)
-    recorded, step_s = mystery.record(MYSTERY, "cuda", drawn)
+    recorded, step_s, _ = mystery.record(MYSTERY, "cuda", drawn)
     diagnosis = trace.analyse(recorded, step_ns=step_s * 1e9).diagnosis
     expected = (choice.cause,) if choice.cause != HEALTHY else ("compute-bound", "memory-bound")
     assert diagnosis.cause in expected, diagnosis.text

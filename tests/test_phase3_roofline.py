@@ -228,7 +228,7 @@ def test_costs_recorded_trace_is_clear():
 def test_costs_loop_tells_its_lines():
     """The live loop on this machine's CPU, in small: what it calls is found in the functions that call it."""
     sizes = {"batch": 2, "length": 8, "samples": 64, "width": 32, "layers": 2}
-    data, step_s = shared.watch(COSTS.forms["cuda"], "cpu", sizes, [], with_stack=True)
+    data, step_s, _ = shared.watch(COSTS.forms["cuda"], "cpu", sizes, [], with_stack=True)
     assert step_s > 0
     read = trace.read_bytes(data, expect_gpu=False)
     ops = (read.category == CPU_OP).nonzero()[0]

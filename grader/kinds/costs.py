@@ -168,7 +168,7 @@ def live(lab: CostsLab, progress: Progress = silent) -> LoopTrace:
     """The course's own loop, recorded on this machine's GPU now. Raises ChildError."""
     form = lab.forms["cuda"]
     assert isinstance(form, Watched)
-    data, step_s = watch(form, "cuda", form.options, [], progress, with_stack=True)
+    data, step_s, _ = watch(form, "cuda", form.options, [], progress, with_stack=True)
     return LoopTrace(data, step_s, f"A loop of this course, recorded now on this machine's {machine.gpu_name()}.")
 
 

@@ -31,7 +31,7 @@ from grader.kinds.shared import (
     watch,
 )
 from grader.labs.lab import CAUSES, AnyLab, Hints, OtherForm
-from grader.result import NOT_MEASURED, CheckResult, Progress, scored, silent, unscored
+from grader.result import INCONCLUSIVE, NOT_MEASURED, CheckResult, Progress, scored, silent, unscored
 from grader.sandbox.child_error import ChildError
 from grader.submission import Submission
 from grader.trace import intervals
@@ -128,6 +128,8 @@ NEEDS_A_CALL = {"cpu": ("launch-bound", "memory-bound"), "cuda": ("launch-bound"
 BUSY = 0.15  # of a step idle: a GPU that has less is busy
 SPELT = "Copy the word from the table above your answers, and put it in quotes."
 COUNT_WITHIN, SHARE_WITHIN = 0.1, {"cuda": 0.1, "cpu": 0.15}  # shares of time scatter more where cores are shared
+RIGHT_ROW = 0.5  # of a number's points, for its metric
+MOST_LOST = 0.1  # share of the time that other programs may take where a number is held against what was measured
 
 
 # ---------------------------------------------------------------- what a ticket stands for
@@ -179,19 +181,22 @@ class Profiled:
     step_s: float  # seconds of a step without the profiler
     numbers: dict[str, float]  # by metric, what `SHOWS` names and this device can tell
     timeline: dict[str, Any]
+    lost: float = 0.0  # share of the time that other programs took
 
 
 def profile(lab: MysteryLab, form_name: str, drawn: Drawn, progress: Progress = silent) -> Profiled:
     """Run a loop, and read its trace. Raises ChildError, TraceError."""
-    recorded, step_s = record(lab, form_name, drawn, progress)
-    return Profiled(step_s, _numbers(recorded, step_s), trace.timeline(recorded, step_ns=step_s * 1e9))
+    recorded, step_s, lost = record(lab, form_name, drawn, progress)
+    return Profiled(step_s, _numbers(recorded, step_s), trace.timeline(recorded, step_ns=step_s * 1e9), lost)
 
 
-def record(lab: MysteryLab, form_name: str, drawn: Drawn, progress: Progress = silent) -> tuple[trace.Trace, float]:
-    """The trace of a loop, and the seconds of a step without the profiler."""
+def record(
+    lab: MysteryLab, form_name: str, drawn: Drawn, progress: Progress = silent
+) -> tuple[trace.Trace, float, float]:
+    """The trace of a loop, and what `watch` says beside it."""
     readable = [prepare(drawn.data)] if drawn.data else []
-    data, step_s = watch(lab.forms[form_name], form_name, drawn.options, readable, progress)
-    return trace.read_bytes(data, expect_gpu=form_name == "cuda"), step_s
+    data, step_s, lost = watch(lab.forms[form_name], form_name, drawn.options, readable, progress)
+    return trace.read_bytes(data, expect_gpu=form_name == "cuda"), step_s, lost
 
 
 def _numbers(recorded: trace.Trace, step_s: float) -> dict[str, float]:
@@ -386,18 +391,21 @@ def _judge_evidence(findings: Findings) -> CheckResult:
     proof, each = findings.lab.evidence, findings.lab.evidence.points / len(findings.loops)
     if findings.ticket_form == "cuda" and not machine.has_gpu():
         return unscored(proof, NOT_MEASURED, "The loops need a GPU, and this machine has none to run them again.")
-    points, said = 0.0, []
+    points, said, status = 0.0, [], ""
     for name, drawn in findings.loops.items():
         share, reason = _judge_number(findings, name, drawn)
+        if share is None:
+            share, status = RIGHT_ROW, INCONCLUSIVE
         points += share * each
         said.append(f"Loop {name}: {reason}")
     measured = {
         f"loop {name}": {k: round(v, 4) for k, v in seen.numbers.items()} for name, seen in findings.seen.items()
     }
-    return scored(proof, points, " ".join(said), measured)
+    return scored(proof, points, " ".join(said), measured, status)
 
 
-def _judge_number(findings: Findings, name: str, drawn: Drawn) -> tuple[float, str]:
+def _judge_number(findings: Findings, name: str, drawn: Drawn) -> tuple[float | None, str]:
+    """The share of its points, and why; None where it may be the grader's own number that is off."""
     if _cause(findings, name) != drawn.cause:
         return 0, "counts when its cause is right."
     answer = _answer(findings, name)
@@ -412,13 +420,16 @@ def _judge_number(findings: Findings, name: str, drawn: Drawn) -> tuple[float, s
     if metric not in SHOWS[drawn.cause]:
         return 0, f"{metric} doesn't show whether a loop is {drawn.cause}."
     if answer.get("value", ...) in (..., None):
-        return 0.5, f"{metric} is the right row, but its value is missing."
+        return RIGHT_ROW, f"{metric} is the right row, but its value is missing."
     if number is None:
-        return 0.5, f"{metric} is the right row, but the value {shown(answer.get('value', ...))} is not a number."
+        return RIGHT_ROW, f"{metric} is the right row, but the value {shown(answer.get('value', ...))} is not a number."
     right = numbers[metric]
     off = COUNT_WITHIN * right if unit(metric) == COUNT else SHARE_WITHIN[findings.ticket_form]
     if abs(number - right) <= off:
         return 1, "right."
     if unit(metric) != COUNT and not 0 <= number <= 1:
-        return 0.5, f"{metric} is the right row, but a share is written 0.25 for 25%."
-    return 0.5, f"{metric} is the right row, but measured again it is {plain_number(right)}, not {number:g}."
+        return RIGHT_ROW, f"{metric} is the right row, but a share is written 0.25 for 25%."
+    reason = f"{metric} is the right row, but measured again it is {plain_number(right)}, not {number:g}."
+    if (lost := findings.seen[name].lost) > MOST_LOST:
+        return None, f"{reason} Other programs took {lost:.0%} of the time meanwhile. Check again once they are done."
+    return RIGHT_ROW, reason

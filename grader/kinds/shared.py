@@ -14,6 +14,7 @@ from grader import trace
 from grader.errors import UserError
 from grader.grading.arms import MAX_TRACE, Setup, open_arm
 from grader.labs.lab import AnyForm, Check
+from grader.measure.blocks import lost_since
 from grader.paths import DATA
 from grader.result import FAIL, CheckResult, Progress, silent, unscored
 from grader.submission import Submission
@@ -208,10 +209,11 @@ def watch(
     readable: list[Path],
     progress: Progress = silent,
     with_stack: bool = False,
-) -> tuple[bytes, float]:
+) -> tuple[bytes, float, float]:
     """Time, then profile, some steps of a loop of the course's own, which its job brings.
 
-    Returns the trace as a file's bytes and the seconds of a step without the profiler. Raises ChildError."""
+    Returns the trace as a file's bytes, the seconds of a step without the profiler, and the share of the time that other programs
+    took meanwhile. Raises ChildError."""
     progress(0.0, "starting")
     # what runs is ours, so what a kernel without Landlock leaves open is open to nobody
     setup = Setup(form, form_name, options, readable, allow_unconfined=True)
@@ -221,8 +223,9 @@ def watch(
         progress(0.3, "warming up")
         arm.run(3)
         arm.step_s = arm.run(3)
+        lost = lost_since(arm.child.processes)
         progress(0.5, "timing")
         arm.step_s = arm.run(min(max(4, round(TIMED_S / arm.step_s)), 400))
         progress(0.7, "profiling")
         arm.profile(STEPS, "trace.json", with_stack)
-        return arm.child.fetch("trace.json", MAX_TRACE), arm.step_s
+        return arm.child.fetch("trace.json", MAX_TRACE), arm.step_s, lost()
