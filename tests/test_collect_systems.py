@@ -1,7 +1,5 @@
 """Hand-ins of other systems than Moodle and Canvas, packed otherwise than as ZIP, or saved by other programs than JupyterLab."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Traces in what people pack them in: the same as unpacked, in bounded memory, and a reason where that cannot be."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

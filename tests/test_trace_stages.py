@@ -1,7 +1,5 @@
 """Ranks that are stages of a pipeline: each waits for the one before it, so who comes late need not be slow."""
 
-from __future__ import annotations
-
 import json
 
 import kineto

@@ -1,7 +1,5 @@
 """Steps that are not alike: turns of several kinds, work between two steps, and what stands behind a cause that comes with another."""
 
-from __future__ import annotations
-
 import pytest
 from test_trace_anybody import ADD, GEMM, Job, ms, seen
 

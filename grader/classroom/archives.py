@@ -1,7 +1,5 @@
 """Archives of strangers: their entries are read one by one, each up to a limit, and never unpacked to a name of their own."""
 
-from __future__ import annotations
-
 import bz2
 import contextlib
 import gzip

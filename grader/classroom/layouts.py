@@ -1,8 +1,6 @@
 """Whose file of an archive is whose: how Moodle, Canvas, Brightspace, Blackboard and Sakai name what they pack, and what else
 there is: folders of students, clones of their repositories, files that Google's forms name after them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

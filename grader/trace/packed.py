@@ -1,8 +1,6 @@
 """What is in a compressed file or an archive, block by block: gzip, bzip2, xz, zstd where Python has it, and the one trace of a zip
 or tar. Memory is bounded whatever the file says."""
 
-from __future__ import annotations
-
 import bz2
 import importlib
 import lzma
