@@ -397,6 +397,10 @@ def test_error_at_import():
         ("input()", "Nobody can type anything while a submission runs."),
         ("open('/etc/notes.txt', 'w')", "It can read no files of yours, and write only there."),
         ("open('tiles.npy')", "It can read no files of yours"),
+        (
+            "def helper():\n    optimizer.step()\ndef train(job):\n    optimizer = 1\n    yield helper()\nhelper()",
+            "`optimizer` is only known inside the function that sets it. Hand it over as an argument.",
+        ),
         ("import torch\ntorch.empty(1 << 50)", "needs more memory than it may have. Keep less of it at a time."),
         ("import urllib.request as u\nu.urlopen('https://example.com')", "A submission has no network."),
         ("def train(): yield", "0 positional arguments but 1 was given. It is called with one argument, the job."),
@@ -433,7 +437,19 @@ def test_name_from_another_cell():
 
 def test_unknown_name():
     message = failed(grade_cells(loop("x = zork")))
-    assert "name 'zork' is not defined (submission cell 1, line 6). Only cells that begin with %%submission" in message
+    assert (
+        "name 'zork' is not defined (submission cell 1, line 6). Is it misspelt, or is its import missing?" in message
+    )
+    assert "Only cells that begin with %%submission are part of the submission" in message
+
+
+@pytest.mark.parametrize(
+    ("body", "meant"),
+    [("optimiser = 3\noptimizer", "optimiser"), ("jobs", "job"), ("trian(job)", "train"), ("toch", "torch")],
+)
+def test_misspelt_name(body, meant):
+    message = failed(grade_cells(loop(body)))
+    assert message.endswith(f"Did you mean `{meant}`?")
 
 
 @pytest.mark.parametrize("error", ["SystemExit(3)", "KeyboardInterrupt()", "GeneratorExit()", "RecursionError('deep')"])
@@ -489,6 +505,43 @@ def test_loop_that_never_yields():
     message = failed(grade_cells(loop("import time\ntime.sleep(1000)"), **patience))
     assert any("submission (the first may compile, for at most 1 s)" in what for what in said)
     assert "gave no loss within 1 s" in message and "Look for a loop that never yields" in message
+    assert message.endswith("It was at submission cell 1, line 7.")
+
+
+def stuck(*cells: str) -> str:
+    """What is said of a loop whose first step never ends."""
+    given = submission(*cells)
+    with running(given.source, limits=replace(LIMITS, first_step=1)) as child:
+        child.load()
+        child.start(1)
+        with pytest.raises(ChildError) as caught:
+            child.run(1)
+    return explain(caught.value, given)
+
+
+@pytest.mark.parametrize("wait", ["lock.acquire()", "while True: pass", "loop()"])
+def test_where_it_hangs(wait):
+    """In C, in Python, and in a function of another cell."""
+    top = "import threading\nlock = threading.Lock()\nlock.acquire()\ndef loop():\n    while True: pass"
+    place = "submission cell 1, line 6" if wait == "loop()" else "submission cell 2, line 6"
+    said = stuck(top, loop(wait))
+    assert "gave no loss within 1 s" in said and said.endswith(f"It was at {place}.")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "signal.signal(signal.SIGUSR2, signal.SIG_IGN)",
+        "faulthandler.unregister(signal.SIGUSR2)",
+        "os.remove(stack)",
+        "os.remove(stack); os.mkfifo(stack)",
+        "os.remove(stack); os.symlink(__file__, stack)",
+    ],
+)
+def test_a_loop_that_does_not_say_where_it_hangs(body):
+    top = "import faulthandler, os, signal, time\nstack = os.path.dirname(__file__) + '/exchange/stack'"
+    said = stuck(loop(f"{body}\ntime.sleep(1000)", top))
+    assert "gave no loss within 1 s" in said and "It was at" not in said
 
 
 @pytest.mark.parametrize("body", ["import time; time.sleep(1000)", "raise ValueError", "return"])

@@ -1,5 +1,7 @@
 """What is said of code that failed: in the words, and with the lines, of the learner's notebook."""
 
+import ast
+import difflib
 import re
 
 from grader.sandbox.child_error import ChildError
@@ -8,6 +10,9 @@ from grader.submission import Submission, defined
 WAIT = "Wait until the machine is free and check again."
 NOTEBOOKS_OWN = ("display", "get_ipython", "In", "Out")  # names that IPython brings
 LESS = "The submission needs more memory than it may have. Keep less of it at a time."
+NOT_PREPARED = (
+    "`prepare` wrote no such file. Let it write into the `folder` that it is given, which is `job.folder` here."
+)
 NO_NETWORK = "A submission has no network."
 OWN_FOLDER = (
     "A submission runs in a folder of its own, empty at first. It can read no files of yours, and write only there."
@@ -16,10 +21,16 @@ MEANINGS = (  # an error's kind, a pattern in its message, and what both mean he
     ("contract", "defines no function", "Define it in a cell that begins with %%submission."),
     ("EOFError", "EOF when reading a line", "Nobody can type anything while a submission runs. Leave `input()` out."),
     ("SystemExit", "", "Leave out what ends the program. The loop must go on for as long as it is asked."),
+    ("FileNotFoundError", "directory: '/.*/prepared/", NOT_PREPARED),
     ("FileNotFoundError", "directory: '[^/]", OWN_FOLDER),
     ("PermissionError", "Errno 13", OWN_FOLDER),
     ("RuntimeError", "can't allocate memory", LESS),
     ("MemoryError", "", LESS),
+    (
+        "RuntimeError",
+        "active drivers",
+        "Without a GPU, Triton cannot try configurations out. Give `autotune` one of them, or leave it out.",
+    ),
     ("URLError", "name resolution", NO_NETWORK),
     ("gaierror", "name resolution", NO_NETWORK),
     ("ConnectionError", "name resolution", NO_NETWORK),
@@ -45,7 +56,10 @@ def advice(error: ChildError) -> str:
 def explain(error: ChildError, submission: Submission) -> str:
     """The message with its place in the notebook, and with what it most likely means."""
     text = error.message.rstrip()
-    if where := submission.where(error.line):
+    where = submission.where(error.line)
+    if where and error.kind in ("timeout", "crowded"):
+        text += f" It was at {where}."
+    elif where:
         text = f"{text.removesuffix('.')} ({where})."
     elif text[-1:] not in (".", "!", "?", ")"):
         text += "."
@@ -54,7 +68,7 @@ def explain(error: ChildError, submission: Submission) -> str:
 
 def _what_to_do(error: ChildError, submission: Submission) -> str:
     """What the error means in a submission; nothing where it says so itself."""
-    if error.kind == "NameError":
+    if error.kind == "NameError" and "is not defined" in error.message:
         return _missing_name(error.name, submission)
     if error.kind == "ModuleNotFoundError" and error.name:
         package, _, inside = error.name.partition(".")
@@ -81,7 +95,30 @@ def _missing_name(name: str, submission: Submission) -> str:
         )
     if name in defined(submission.source):
         return f"`{name}` is defined further down. Move its definition above the line that uses it."
-    return "Only cells that begin with %%submission are part of the submission. Put everything that they need into such cells."
+    names = _names(submission.source)
+    if name in names:
+        return f"`{name}` is only known inside the function that sets it. Hand it over as an argument."
+    if meant := difflib.get_close_matches(name, names, 1, cutoff=0.75):
+        return f"Did you mean `{meant[0]}`?"
+    return (
+        "Is it misspelt, or is its import missing? Only cells that begin with %%submission are part of the submission. Put everything "
+        "that they need into such cells."
+    )
+
+
+def _names(source: str) -> list[str]:
+    """All names that a module's code binds: variables, arguments, functions, classes and imports."""
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.alias):
+            names.add((node.asname or node.name).partition(".")[0])
+    return sorted(names)
 
 
 def with_details(output: str, error: ChildError, submission: Submission) -> str:

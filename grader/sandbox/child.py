@@ -27,6 +27,7 @@ import torch.distributed
 from torch.autograd import _profiler_enabled
 from torch.profiler import record_function
 
+from grader.sandbox import whereabouts
 from grader.sandbox.contract import (
     MODULE,
     ContractError,
@@ -332,6 +333,7 @@ class Harness:
 
 def _set_up(spec: dict[str, Any]) -> None:
     """What holds for this process."""
+    whereabouts.tell(Path(spec["home"]), spec.get("rank", 0))
     if spec["pretended"]:
         pretend(**spec["pretended"])
     if spec["threads"]:

@@ -59,6 +59,7 @@ def of_the_learner(error: Any, method: str, budget: int | None, trusted: bool) -
         where = {
             "load": "while it was imported",
             "prepare": "in prepare(dataset, folder)",
+            "number": "in benchmark(job)",
             "start": "when its loop was called",
             "weights": "in job.weights()",
             "result": "when it was called",

@@ -18,7 +18,7 @@ from typing import Any
 
 from grader import machine
 from grader.devices import pretence
-from grader.sandbox import confine, rights
+from grader.sandbox import confine, rights, whereabouts
 from grader.sandbox.child_error import ChildError
 from grader.sandbox.drive import Drive
 from grader.sandbox.fork_server import fork_server
@@ -223,6 +223,8 @@ class Child:
             if error.kind == "timeout" and (held_up := self.processes.held_up(time.monotonic() - began)) > CROWDED:
                 error.kind = "crowded"
                 error.message += f" But other programs kept it from a processor for {held_up:.0%} of that time."
+            if error.kind in ("timeout", "crowded") and not self.setting.trusted:
+                error.line = whereabouts.line(self.workspace, self.processes, self.setting.ranks)
             error.trusted, error.asked = self.setting.trusted, method
             if self.drive and self.drive.disturbed():  # what the loop says of it is not its fault
                 self.freezer.check_drive(False)

@@ -95,7 +95,7 @@ class Wire:
                 )
                 raise ChildError(
                     f"{'It' if self.setting.trusted else 'The submission'} {what.get(method, f'did not finish ({method})')} within {limit_s:.0f} s. "
-                    f"Look for a loop that never yields, a deadlock among loader workers, or a wait for input.{compiles}",
+                    f"Look for a loop that never {'yields' if method == 'run' else 'ends'}, a deadlock among loader workers, or a wait for input.{compiles}",
                     kind="timeout",
                 )
             if waited > 1 and time.monotonic() > self._next_look:
