@@ -155,6 +155,9 @@ def test_kernel_that_is_wrong(what):
 OUT = "torch.empty((rows, width), dtype=x.dtype, device=x.device)"
 
 
+SIGMOID = OWN.split("\n").index("    y = r + h * tl.sigmoid(1.5957691216057308 * (h + 0.044715 * h * h * h))") + 1
+
+
 @pytest.mark.parametrize(
     "source, words",
     [
@@ -165,10 +168,19 @@ OUT = "torch.empty((rows, width), dtype=x.dtype, device=x.device)"
             variants.edit(OWN, [(OUT, "residual")]),
             "must return a new tensor and leave its inputs as they are, but it wrote to input 3",
         ),
+        # the place is the kernel's, and not its launch's
+        (
+            variants.edit(OWN, [("tl.sigmoid(", "tl.sigmoidd(")]),
+            f"AttributeError when it was called: module 'triton.language' has no attribute 'sigmoidd' (submission cell 1, line {SIGMOID}).",
+        ),
+        (
+            variants.edit(OWN, [("@triton.jit\ndef chain(", "@triton.autotune([triton.Config({}), triton.Config({}, num_warps=2)], [])\n@triton.jit\ndef chain("), ("        num_warps=min(16, max(1, block // 512)),\n", "")]),
+            "Without a GPU, Triton cannot try configurations out.",
+        ),
     ],
 )
 def test_no_kernel_at_all(source, words):
-    result = grade(Submission(source), FEW, device="cpu")
+    result = grade(Submission(source, (2,)), FEW, device="cpu")
     assert words in result.fatal and result.score == 0
 
 
@@ -207,6 +219,10 @@ HONEST_EDITS = {
     ],
     "a kernel that calls another": [
         (JITTED, "@triton.jit\ndef gelu(h):\n    return h * tl.sigmoid(1.5957691216057308 * (h + 0.044715 * h * h * h))\n\n\n" + JITTED),
+        ("y = r + h * tl.sigmoid(1.5957691216057308 * (h + 0.044715 * h * h * h))", "y = r + gelu(h)"),
+    ],
+    "a kernel that calls another, which only calls others": [
+        (JITTED, "@triton.jit\ndef logistic(z):\n    return tl.sigmoid(z)\n\n\n@triton.jit\ndef gelu(h):\n    return h * logistic(1.5957691216057308 * (h + 0.044715 * h * h * h))\n\n\n" + JITTED),
         ("y = r + h * tl.sigmoid(1.5957691216057308 * (h + 0.044715 * h * h * h))", "y = r + gelu(h)"),
     ],
     "over a copy of the residual": [(OUT, "residual.clone(memory_format=torch.contiguous_format)"), ("        residual,\n", "        out,\n"), ("residual.stride(0)", "out.stride(0)")],

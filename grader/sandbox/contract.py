@@ -26,8 +26,14 @@ class ContractError(Exception):
 
 def describe(error: BaseException, job_file: str) -> dict[str, Any]:
     """job_file: of a job of one's own, the file whose line is told as well."""
+    if type(error).__name__ == "InterpreterError" and error.__cause__:  # Triton's, around what a kernel raised
+        error = error.__cause__
+    passed = traceback.extract_tb(error.__traceback__)
+    # the learner's own frames are what helps; the harness's would only puzzle
+    frames = [f for f in passed if Path(f.filename).stem == MODULE]
     if isinstance(error, ContractError):
-        return {"kind": error.kind, "message": str(error), "traceback": "", "line": error.line, "name": ""}
+        line = frames[-1].lineno if error.line is None and frames else error.line
+        return {"kind": error.kind, "message": str(error), "traceback": "", "line": line, "name": ""}
     try:
         message = str(error)[:MAX_MESSAGE]
     except Exception:  # the learner's own __str__
@@ -36,9 +42,6 @@ def describe(error: BaseException, job_file: str) -> dict[str, Any]:
     # torch asks NVML who holds the memory when none is left; where NVML does not start, it raises that in its place
     out_of_memory |= isinstance(error, RuntimeError) and "nvmlInit_v2_() INTERNAL ASSERT FAILED" in message
     kind = "out_of_memory" if out_of_memory else type(error).__name__
-    # the learner's own frames are what helps; the harness's would only puzzle
-    passed = traceback.extract_tb(error.__traceback__)
-    frames = [f for f in passed if Path(f.filename).stem == MODULE]
     deeper = passed[passed.index(frames[-1]) :] if frames else []
     within = [f.lineno for f in deeper if f.filename == job_file]
     if isinstance(error, SyntaxError):

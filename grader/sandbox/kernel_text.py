@@ -84,7 +84,8 @@ def kernel_of(text: str, line: int, names: dict[str, Any], unspecialised: list[A
     file.write_text(ast.unparse(function) + "\n", encoding="utf-8")
     # its interpreter adds whatever it has itself, numpy for one, to the names of a kernel that lacks them
     hidden = dict.fromkeys(vars(_interpreter()).keys() - {"interpreter_semantic", "tl"})
-    scope = hidden | names | {"__name__": "kernels", "__builtins__": BUILTINS}
+    # it looks for the language in a kernel that only calls others as well, under any name
+    scope = hidden | names | {"__name__": "kernels", "__builtins__": BUILTINS, "triton.language": tl}
     exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"), scope)
     return triton.jit(scope[function.name], do_not_specialize=unspecialised)
 
