@@ -178,7 +178,9 @@ def measure(findings: Findings, submission: Submission, plan: Plan, limits: Limi
 def named_changes(findings: Findings, submission: Submission) -> dict[Any, Any]:
     """What stands beside the loop. Where that cannot be read the loop is graded all the same, and the report says why."""
     try:
-        return read_answers(submission)
+        return read_answers(
+            submission, [lever.name for lever in findings.lab.order.levers] if findings.lab.order else ()
+        )
     except WrongAnswers as error:
         findings.warnings.append(str(error))
         return {}

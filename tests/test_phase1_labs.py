@@ -155,8 +155,36 @@ def test_answers_guilty_lines(said):
     assert answered("1c_diagnose", c={"line": said}).check("c").status == PASS
 
 
+WRITTEN = {
+    "one entry after another": 'answers = {}\nanswers["a"] = {"cause": "input-bound", "idle": 0.84}\nanswers["a"]["phase"] = "data_wait"',
+    "by keywords": 'answers = dict(a=dict(cause="input-bound", idle=0.84, phase="data_wait"))',
+    "with a type": 'answers: dict[str, dict] = {"a": {"cause": "input-bound", "idle": 0.84, "phase": "data_wait"}}',
+    "anew": 'answers = {"b": 3}\nanswers["c"] = 4\nanswers = {"a": {"cause": "input-bound", "idle": 0.84, "phase": "data_wait"}}',
+    "spelt otherwise": 'answers = {"a": {"cause": " Input_Bound", "idle": 0.84, "phase": "Data wait"}}',
+    "beside other code": 'def f(answers):\n    answers["a"] = 1\nanswers = {"a": {"cause": "input-bound", "idle": 0.84, "phase": "data_wait"}}\nprint(answers["a"], len(answers))',
+}
+
+
+@pytest.mark.parametrize("how", WRITTEN)
+def test_answers_in_every_form_of_writing(how):
+    result = grade(cell(WRITTEN[how]), labs.get("1c_diagnose"))
+    assert result.check("a").status == PASS and result.score == 20 and not result.warnings
+
+
 HOSTILE = [
     ("x = 1", "has no `answers`"),
+    ("answers['a'] = {}", "has no `answers`"),
+    ("answers = {}\nanswers.update({'a': 1})", "not read (submission cell 1, line 3: answers.update({'a': 1}))"),
+    ("answers = {}\nanswers |= {'a': 1}", "not read (submission cell 1, line 3: answers |= {'a': 1})"),
+    ("answers = {'a': 1}\ndel answers['a']", "not read (submission cell 1, line 3: del answers['a'])"),
+    ("answers = {}\nfor x in 'ab':\n    answers[x] = 1", "not read (submission cell 1, line 3: for x in 'ab':"),
+    ("answers = {}\nanswers['a']['b'] = 1", "has no entry 'a' yet (submission cell 1, line 3)"),
+    ("answers = {'a': 1}\nanswers['a']['b'] = 1", "cannot be read (submission cell 1, line 3)"),
+    ("answers = {}\nanswers[f()] = 1", "submission cell 1, line 3: f() is no text or number"),
+    ("answers = {}\nanswers['a'] = g()", "submission cell 1, line 3: g() is no text or number"),
+    ("answers = {}\nanswers[[]] = 1", "cannot be read (submission cell 1, line 3)"),
+    ("answers = dict(**{'a': 1})", "not written out"),
+    ("answers = dict([('a', 1)])", "not written out"),
     ("def f():\n    answers = {}", "has no `answers`"),
     ("answers: dict", "has no `answers`"),
     ("answers = [1, 2]", "`answers` is a list (submission cell 1, line 2)"),

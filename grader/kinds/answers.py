@@ -24,6 +24,7 @@ from grader.result import CheckResult, Progress, scored, unscored
 from grader.submission import Submission
 from grader.trace import catalogue
 from grader.trace.causes import STALLS
+from grader.trace.metrics import PHASES
 from grader.trace.words import plain_number
 
 # ---------------------------------------------------------------- the declaration
@@ -135,7 +136,7 @@ class Findings(AnyFindings):
 
 def measure(findings: Findings, submission: Submission, plan: Any, limits: Any, progress: Progress) -> None:
     """Read the answers; nothing is measured."""
-    findings.answers = read_answers(submission)
+    findings.answers = read_answers(submission, (*CAUSES, HEALTHY, *PHASES))
     names = [question.name for question in findings.lab.questions]
     unknown = [key for key in findings.answers if key not in names]
     if unknown:

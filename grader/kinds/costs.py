@@ -279,7 +279,7 @@ class Findings(AnyFindings):
 
 def measure(findings: Findings, submission: Submission, plan: Any, limits: Any, progress: Progress) -> None:
     """Read the answers, and the trace that they are about."""
-    findings.answers = read_answers(submission)
+    findings.answers = read_answers(submission, (*BOUNDS, *REASONS, LIVE, RECORDED))
     about = findings.answers.get("trace", ...)
     if about in (..., None):
         return

@@ -240,7 +240,8 @@ class Findings(AnyFindings):
 
 def measure(findings: Findings, submission: Submission, plan: Any, limits: Any, progress: Progress) -> None:
     """Make the ticket's loops again, and profile those for which a cause was named."""
-    findings.answers = read_answers(submission)
+    metrics = {metric for those in SHOWS.values() for metric in those}
+    findings.answers = read_answers(submission, (*CAUSES, HEALTHY, *metrics))
     ticket = findings.answers.get("ticket", ...)
     if not isinstance(ticket, str):
         raise WrongAnswers('`answers` has no ticket. Add "ticket" with the text that lab.ticket shows, in quotes.')

@@ -4,7 +4,8 @@ import ast
 import json
 import math
 import random
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,6 +26,7 @@ NEXT_BEST = 0.5  # of a cause's points, for "compute-bound" or "memory-bound" of
 TRACES = DATA / "traces"
 MOST_PARTS = 5_000  # of answers: a dictionary of keys with one hash takes as long as the square of their number
 MOST_PLACES = 12  # that a message lists: as many answers as a lab has, and not a whole program
+CHANGING = ("update", "setdefault", "pop", "popitem", "clear")  # methods of a dictionary
 # What others call causes (see the start notebook's table)
 SECOND_NAMES = {"data-bound": ("input-bound", "transfer-bound"), "overhead-bound": ("launch-bound",)}
 
@@ -46,41 +48,112 @@ def drawn_sizes(chance: random.Random, sizes: Mapping[str, Any]) -> dict[str, An
 # ---------------------------------------------------------------- a learner's answers
 
 
-def read_answers(submission: Submission) -> dict[Any, Any]:
-    """The dictionary of literals that the submission assigns to `answers`. Raises WrongAnswers."""
+def read_answers(submission: Submission, words: Iterable[str] = ()) -> dict[Any, Any]:
+    """The dictionary of literals that the submission writes to `answers`. words: those that it can hold, for which others are
+    taken that differ from one in capitals, spaces and hyphens. Raises WrongAnswers."""
     form = 'Write them out: answers = {"a": {...}, ...}, with texts in quotes and plain numbers.'
-    value = _assigned(ast.parse(submission.source), "answers")
-    if value is None:
+    written = _written(submission, form)
+    parts = [part for keys, value in written for part in (*keys, value)]
+    if not written or written[0][0]:
         raise WrongAnswers(f"The submission has no `answers`. {form}")
-    if sum(1 for _ in ast.walk(value)) > MOST_PARTS:
+    if sum(1 for value in parts for _ in ast.walk(value)) > MOST_PARTS:
         raise WrongAnswers(f"`answers` holds more than {MOST_PARTS:,} names and numbers. {form}")
-    if wrong := _not_written_out(value):
+    if wrong := [each for value in parts for each in _not_written_out(value)]:
         said = [f"{submission.where(part.lineno)}: {_instead(part)}" for part in wrong[:MOST_PLACES]]
         if len(wrong) > MOST_PLACES:
             said.append(f"and {len(wrong) - MOST_PLACES} more")
         raise WrongAnswers(
             f"`answers` holds something that is not written out ({', '.join(said)}). Answers are read, never executed. {form}"
         )
-    where = submission.where(value.lineno)
-    try:
-        answers = ast.literal_eval(value)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
-        raise WrongAnswers(f"`answers` cannot be read ({where}): {error}. {form}") from None
-    if not isinstance(answers, dict):
-        raise WrongAnswers(f"`answers` is a {type(answers).__name__} ({where}). {form}")
+    answers: Any = None
+    for keys, value in written:
+        where = submission.where(value.lineno)
+        try:
+            answers = _put(answers, [ast.literal_eval(key) for key in keys], ast.literal_eval(_Dicts().visit(value)))
+        except LookupError as error:
+            raise WrongAnswers(f"`answers` has no entry {error} yet ({where}). {form}") from None
+        except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+            raise WrongAnswers(f"`answers` cannot be read ({where}): {error}. {form}") from None
+        if not isinstance(answers, dict):
+            raise WrongAnswers(f"`answers` is a {type(answers).__name__} ({where}). {form}")
+    known = {_plain(word): word for word in words}
+    return {key: _respelt(answer, known) for key, answer in answers.items()}
+
+
+def _written(submission: Submission, form: str) -> list[tuple[list[ast.expr], ast.expr]]:
+    """What the top level of a module writes to `answers`, from its last assignment on: the keys below it, and the value there."""
+    written: list[tuple[list[ast.expr], ast.expr]] = []
+    for node in ast.parse(submission.source).body:
+        places: list[list[ast.expr]] = []
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            places = [keys for target in targets if (keys := _keys(target)) is not None]
+            for keys in places:
+                written = [*(written if keys else ()), (keys, node.value)]
+        if not places and _changes(node):
+            line = submission.source.split("\n")[node.lineno - 1].strip()
+            raise WrongAnswers(
+                f"`answers` is written in a form that is not read ({submission.where(node.lineno)}: {_shortened(line)}). {form}"
+            )
+    return written
+
+
+def _keys(target: ast.AST) -> list[ast.expr] | None:
+    """The keys of `answers[...][...]`, none of `answers` itself; None for anything else."""
+    keys: list[ast.expr] = []
+    while isinstance(target, ast.Subscript):
+        keys.append(target.slice)
+        target = target.value
+    return keys[::-1] if isinstance(target, ast.Name) and target.id == "answers" else None
+
+
+def _changes(node: ast.stmt) -> bool:
+    """Whether a statement of the top level, which is no plain assignment, changes `answers`."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.AnnAssign):
+        return False
+    changed: ast.expr | None
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name | ast.Subscript):
+            changed = None if isinstance(part.ctx, ast.Load) else part
+        else:
+            method = part.func if isinstance(part, ast.Call) else None
+            changed = method.value if isinstance(method, ast.Attribute) and method.attr in CHANGING else None
+        if changed and _keys(changed) is not None:
+            return True
+    return False
+
+
+def _put(answers: Any, keys: list[Any], value: Any) -> Any:
+    """The answers with a value under these keys; the value itself without any."""
+    if not keys:
+        return value
+    place = answers
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
     return answers
 
 
-def _assigned(module: ast.Module, name: str) -> ast.expr | None:
-    """What is assigned last to a name at the top level, or None."""
-    value = None
-    for node in module.body:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if isinstance(node, ast.Assign | ast.AnnAssign) and any(
-            isinstance(t, ast.Name) and t.id == name for t in targets
-        ):
-            value = node.value
-    return value
+class _Dicts(ast.NodeTransformer):
+    """Writes dict(a=1) as {"a": 1}."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        made = ast.Dict([ast.Constant(str(one.arg)) for one in node.keywords], [one.value for one in node.keywords])
+        return ast.copy_location(made, node)
+
+
+def _plain(word: str) -> str:
+    return re.sub(r"[\s_-]+", "-", word.strip()).casefold()
+
+
+def _respelt(said: Any, known: dict[str, str]) -> Any:
+    """An answer with the words as they are spelt here."""
+    if isinstance(said, dict):
+        return {key: _respelt(each, known) for key, each in said.items()}
+    if isinstance(said, list):
+        return [_respelt(each, known) for each in said]
+    return known.get(_plain(said), said) if isinstance(said, str) else said
 
 
 _LITERAL = (ast.Dict, ast.List, ast.Tuple, ast.Set, ast.Constant, ast.UnaryOp, ast.USub, ast.UAdd, ast.Load)
@@ -94,9 +167,17 @@ def _not_written_out(value: ast.AST) -> list[ast.expr]:
         part = left.pop()
         if isinstance(part, _LITERAL):
             left += ast.iter_child_nodes(part)
+        elif isinstance(part, ast.Call) and _is_dict(part):
+            left += [one.value for one in part.keywords]
         elif isinstance(part, ast.expr):
             wrong.append(part)
     return sorted(wrong, key=lambda part: (part.lineno, part.col_offset))
+
+
+def _is_dict(call: ast.Call) -> bool:
+    """Whether it is dict(a=..., b=...)."""
+    named = isinstance(call.func, ast.Name) and call.func.id == "dict"
+    return named and not call.args and all(one.arg for one in call.keywords)
 
 
 def _instead(part: ast.expr) -> str:
