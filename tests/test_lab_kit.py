@@ -171,12 +171,21 @@ def test_what_a_loop_logs_arrives():
 
 
 def test_only_numbers_can_be_logged():
-    with running(LOGGING.format(logs="job.log(step, a=torch.ones(2))")) as child:
+    """Which of them is none, and where, is said at once."""
+    with running(LOGGING.format(logs="job.log(step, a=torch.ones(1, 1), b=torch.ones(2))")) as child:
         child.load()
         child.start(1)
-        child.run(2)
-        with pytest.raises(ChildError, match="takes single numbers"):
-            child.logs()
+        with pytest.raises(ChildError, match=r"job.log takes single numbers, but `b` has the shape \(2,\)") as caught:
+            child.run(2)
+        assert caught.value.line
+
+
+def test_a_tensor_of_one_element_is_a_number():
+    with running(LOGGING.format(logs="job.log(step, a=torch.full((1, 1), 2.5))")) as child:
+        child.load()
+        child.start(1)
+        child.run(1)
+        assert child.logs() == [{"a": 2.5}]
 
 
 @pytest.mark.slow

@@ -42,6 +42,10 @@ class Job:
     def log(self, step: int, **values: float | torch.Tensor) -> None:
         """Keep numbers of step `step`, 0 for the first. A 0-d tensor is copied on its device and read later: no synchronisation."""
         kept = {name: torch.as_tensor(value).detach().clone() for name, value in values.items()}
+        for name, value in kept.items():
+            if value.numel() != 1:
+                raise ValueError(f"job.log takes single numbers, but `{name}` has the shape {tuple(value.shape)}")
+            kept[name] = value.reshape(())
         self.logs.setdefault(step, {}).update(kept)
 
 
