@@ -420,14 +420,18 @@ class Recorder:
 
     def _write(self, profile) -> None:
         name = os.path.join(self.folder, f"trace-{os.getpid()}-{self.first}.json")
+        path, folder = name + ".part", os.open(self.folder, os.O_RDONLY)
+        if os.fsencode(path) != path.encode("utf-8", "replace"):  # torch takes all for UTF-8, whatever the locale has
+            path = f"/proc/self/fd/{folder}/{os.path.basename(path)}"
         try:
-            with _path_for_torch(name + ".part") as path:
-                profile.export_chrome_trace(path)
+            profile.export_chrome_trace(path)
             os.replace(name + ".part", name)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(name + ".part")
             raise
+        finally:
+            os.close(folder)
         self.file = name
 
     def stop(self, why: str) -> None:
@@ -441,19 +445,6 @@ class Recorder:
                 profile.stop()
                 if torch._C._autograd._profiler_enabled():  # it was interrupted before it ended
                     profile.profiler.__exit__(None, None, None)
-
-
-@contextlib.contextmanager
-def _path_for_torch(path: str):
-    """torch takes every path for UTF-8. Where the locale has another encoding, the folder is named by its number."""
-    if os.fsencode(path) == path.encode("utf-8", "replace"):
-        yield path
-        return
-    folder = os.open(os.path.dirname(path), os.O_RDONLY)
-    try:
-        yield f"/proc/self/fd/{folder}/{os.path.basename(path)}"
-    finally:
-        os.close(folder)
 
 
 def _let_go() -> None:
