@@ -21,9 +21,8 @@ TOKENS = 30_000_000  # of a training file as large as those that matter on a GPU
 CHUNK = 8192  # tokens that stay together when a text is used again
 TRAIN, HELD_OUT = "train.bin", "val.bin"
 BYTES = 256  # the first tokens are the bytes
-PIECE = re.compile(
-    rb" ?[A-Za-z_]{1,32}| ?[0-9]{1,3}|\n *|[ \t]+| ?[^\sA-Za-z0-9_]{1,8}|.", re.DOTALL
-)  # each byte is in one
+# each byte is in one
+PIECE = re.compile(rb" ?[A-Za-z_]{1,32}| ?[0-9]{1,3}|\n *|[ \t]+| ?[^\sA-Za-z0-9_]{1,8}|.", re.DOTALL)
 
 
 def vocabulary_of(raw: bytes, size: int) -> dict[bytes, int]:

@@ -123,12 +123,8 @@ def test_what_was_measured_comes_first():
     for name, measured in PEAKS.items():
         sheet = DATA_SHEETS[name]
         assert peaks(name) is measured and measured.measured and not sheet.measured
-        for rate in (
-            "half",
-            "tf32",
-            "fp32",
-            "memory",
-        ):  # nothing exceeds the sheet, or comes to less than two thirds of it
+        # nothing exceeds the sheet, or comes to less than two thirds of it
+        for rate in ("half", "tf32", "fp32", "memory"):
             assert 0.67 * getattr(sheet, rate) < getattr(measured, rate) <= getattr(sheet, rate)
 
 

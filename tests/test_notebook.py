@@ -241,10 +241,8 @@ def test_first_complete_prediction_counts(kernel: Kernel, tmp_path: Path) -> Non
         assert 'gain=1.5, device="cpu")' in ran.text, "the answer that it shows would be taken"
         for look in ("profile", "check"):
             assert "Predict first" in kernel.run(f"lab.{look}()").text
-    for unreadable in (
-        '"input-bound", 8, "cpu"',
-        'cause="input-bound", gain=4 * 2, device="cpu"',
-    ):  # the cell is read, not run
+    # the cell is read, not run
+    for unreadable in ('"input-bound", 8, "cpu"', 'cause="input-bound", gain=4 * 2, device="cpu"'):
         ran = kernel.run(f"lab.predict({unreadable})")
         assert "No prediction yet" in ran.text and 'lab.predict(cause="input-bound", gain=8, device="cpu")' in ran.text
     assert not (tmp_path / "prediction.json").exists()
@@ -349,9 +347,8 @@ def test_a_loop_that_never_yields_is_said_below_its_cell(kernel: Kernel) -> None
     finally:
         kernel.run("silence.SILENCE_S = 15")
     assert ran.error["traceback"] == ["Stopped. Nothing was scored."] and any("square" in text for text in ran.updates)
-    assert any(
-        f"itself after {QUICK_LIMITS.first_step:.0f} s" in text for text in ran.updates
-    )  # as the lab's page says
+    # as the lab's page says
+    assert any(f"itself after {QUICK_LIMITS.first_step:.0f} s" in text for text in ran.updates)
 
 
 @pytest.mark.parametrize(("name", "what"), [("3d_tiny_ops", "Losses"), ("4e_inference", "One number for each answer")])

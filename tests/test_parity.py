@@ -434,9 +434,8 @@ def test_from_a_seed_whose_trainings_part_nothing_is_told():
     assert result.status == FAIL and parity.rounding_may_explain(result)
     near = replayed(0.006, 1 - 0.03, 0.01, twin=wild)
     assert near.status == PASS and not parity.rounding_may_explain(near)
-    assert not parity.rounding_may_explain(
-        replayed(0.006, 1 - 0.05, 0.019, twin=Near(1e-4, 3e-4, 1e-4, 0.0))
-    )  # a calm one
+    # a calm one
+    assert not parity.rounding_may_explain(replayed(0.006, 1 - 0.05, 0.019, twin=Near(1e-4, 3e-4, 1e-4, 0.0)))
     assert not parity.rounding_may_explain(replayed(0.06, 1 - 0.05, 0.019, twin=wild))  # no rounding leads there
 
 

@@ -87,9 +87,8 @@ def test_what_never_gets_warm_is_measured_all_the_same():
 def test_a_job_of_half_minute_steps_is_measured_within_sixteen_of_them():
     steps, _ = warm([30.0] * 40)
     plan = plans.planned([30.0] * steps, NONE, plans.WINDOW_S)
-    assert (
-        steps + 1 + 2 * plan["timed"] + 1 + 2 * plan["warm"] + plan["active"] <= 16
-    )  # one before it is warm, one between
+    # one before it is warm, one between
+    assert steps + 1 + 2 * plan["timed"] + 1 + 2 * plan["warm"] + plan["active"] <= 16
     assert (plan["timed"], plan["active"]) == (2, 2)
     assert warm([30.0] * 40, {"workers": 4, "prefetch": 2})[0] == 16, "until the loader's queue is used up"
 

@@ -98,12 +98,8 @@ def run_watched(
 def watched_environment(folder: Path, options: dict[str, Any], more: dict[str, str]) -> dict[str, str]:
     """In which every Python of a command is watched."""
     given = json.dumps({**options, "folder": str(folder.resolve())})
-    env = {
-        "KINETO_LOG_LEVEL": "99",
-        **os.environ,
-        **more,
-        "GRADER_WATCH": given,
-    }  # the profiler writes no lines of its own
+    # 99: the profiler writes no lines of its own
+    env = {"KINETO_LOG_LEVEL": "99", **os.environ, **more, "GRADER_WATCH": given}
     env["PYTHONPATH"] = os.pathsep.join([str(WATCH), *filter(None, [env.get("PYTHONPATH", "")])])
     return env
 

@@ -30,10 +30,8 @@ INEXACT_US = 2.0**43
 LARGEST = 2**63 - 1
 UNCONNECTED = 2**32 - 1  # Ascend's connection of a task that no call launched
 FREQUENT = frozenset("Xsft")  # complete events, and the arrows between them
-HALVES, EVENTS = (
-    frozenset("BE"),
-    frozenset("XBE"),
-)  # of an event that is no complete one; what becomes an entry of the columns
+# of an event that is no complete one; what becomes an entry of the columns
+HALVES, EVENTS = frozenset("BE"), frozenset("XBE")
 ARROW, ENDS, LOOKED_AT = "HostToDevice", frozenset("sf"), 100  # of Ascend; events of a chunk that are asked for one
 FRACTION = re.compile(rb'"ts"\s*:\s*"?-?\d*[.eE]')
 

@@ -32,9 +32,8 @@ LINKS = tuple(
         (r"V100-PCIE|P100-PCIE", "PCIe 3 x16", 15.75e9, PCIE.format("3.0", 8)),
     )
 )
-WHOLE = frozenset(
-    ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
-)  # a rank's own share stays where it is
+# a rank's own share stays where it is
+WHOLE = frozenset(("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"))
 
 
 def link(device: str | None) -> Link | None:

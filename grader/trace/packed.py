@@ -113,23 +113,17 @@ def _from_zip(descriptor: int, size: int, most: int) -> Iterator[bytes]:
     try:
         with os.fdopen(os.dup(descriptor), "rb") as file, zipfile.ZipFile(file) as archive:
             names = [name for name in archive.namelist() if TRACE.fullmatch(name)]
-            if len(names) != 1:
-                held = (
-                    f"{len(names)} traces: {UNPACK}"
-                    if names
-                    else "no trace: none of its files ends in .json or .json.gz"
-                )
-                raise TraceError(f"this zip archive holds {held}")
+            if not names:
+                raise TraceError("this zip archive holds no trace: none of its files ends in .json or .json.gz")
+            if len(names) > 1:
+                raise TraceError(f"this zip archive holds {len(names)} traces: {UNPACK}")
             with archive.open(names[0]) as inside:
                 while block := inside.read(BLOCK):
                     total += len(block)
                     if total > most:
                         raise TooLarge
                     yield block
-    except (
-        RuntimeError,
-        NotImplementedError,
-    ):  # what zipfile raises for a password, and for a packing that it does not know
+    except (RuntimeError, NotImplementedError):  # a password, and a packing that zipfile does not know
         raise TraceError("this zip archive has a password, or an unusual packing: unpack it first") from None
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, ValueError) as error:
         raise Damaged(f"the zip archive: {error}") from None

@@ -135,9 +135,8 @@ def reason(result: Result) -> str:
     parity = next((c for c in result.checks if c.name == "parity"), None)
     if parity and parity.status == "FAIL":
         return parity.reason
-    return next(
-        (c.reason for c in result.checks if c.name == "throughput"), result.checks[0].reason
-    )  # of 3i its shapes
+    # of 3i its shapes
+    return next((c.reason for c in result.checks if c.name == "throughput"), result.checks[0].reason)
 
 
 def profits(found: dict[str, Any], control: dict[str, Any]) -> bool:

@@ -18,10 +18,8 @@ from grader.submission import Submission
 from tests import variants
 
 PLAN = Plan(block_s=0.8, block_steps=2, min_pairs=3, max_pairs=3, precision=0.12, profile_steps=2)
-SHOWS = {
-    "4c_unet": "kernel",
-    "4e_inference": "call",
-}  # what is in the names of the halves that show on a CPU; the others need a GPU
+# what is in the names of the halves that show on a CPU; the others need a GPU
+SHOWS = {"4c_unet": "kernel", "4e_inference": "call"}
 MORE = 1.05  # by what factor half a fix gains more than none
 HEAD = "| lab | loop | gain | points | of |\n|---|---|---|---|---|"
 

@@ -361,10 +361,8 @@ def no_debugging(lever) -> None:
 
     @functools.wraps(initialise)
     def without_blocking():
-        blocking = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in (
-            "",
-            "0",
-        )  # by the script, too late for our environment
+        # by the script, too late for our environment
+        blocking = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
         if blocking and lever.may("CUDA_LAUNCH_BLOCKING was set"):
             os.environ["CUDA_LAUNCH_BLOCKING"] = "0"
         initialise()

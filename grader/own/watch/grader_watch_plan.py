@@ -116,9 +116,8 @@ def planned(times: Sequence[float], loader: dict, most_s: float, record: bool = 
     together = math.lcm(max(1, loader["workers"]), turn)
     whole = together if together <= MOST_RECORDED else turn  # rounds of the workers, and of unequal steps
     each = rounds(times[-100:], whole) or [fmean(times) if times else 0.1]
-    step_s = max(
-        1e-5, fmean(sorted(each)[: max(1, len(each) - 1)])
-    )  # without the longest: a pause that nothing explains
+    # without the longest: a pause that nothing explains
+    step_s = max(1e-5, fmean(sorted(each)[: max(1, len(each) - 1)]))
     active = -(-max(FEWEST_RECORDED, min(MOST_RECORDED, math.ceil(0.3 / step_s))) // whole) * whole
     # by the noise of whole rounds: where it is small, a short window is as sure as a long one
     needed = (stdev(each) / fmean(each) / PRECISION) ** 2 * whole if len(each) > 2 else math.inf
