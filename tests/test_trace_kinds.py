@@ -385,13 +385,26 @@ def test_kernels_without_durations_are_no_idle_gpu(change):
     assert a.diagnosis.cause is None and "40 of 40 kernels have no duration" in a.metrics.reasons
 
 
-def test_ids_that_only_some_have():
+@pytest.mark.parametrize("ids", [range(15, 26), range(11, 41, 3)])
+def test_ids_that_only_some_have(ids):
     job = Job().steps()
     for event in job.events:
-        if event["args"].get("correlation", 99) <= 20:
+        if event["args"].get("correlation") in ids:
             del event["args"]["correlation"]
     a = seen(job)
-    assert a.diagnosis.cause is None and "10 of 30 launches have no GPU work recorded" in a.metrics.reasons
+    said = f"{len(ids)} of 30 launches have no GPU work recorded"
+    assert a.diagnosis.cause is None and said in a.metrics.reasons
+
+
+@pytest.mark.parametrize("steps", [2, 3])
+def test_a_gpu_whose_recording_began_late(steps):
+    """As in a second session of the profiler in one process."""
+    job = Job().steps(8)
+    begin = next(e["ts"] for e in job.events if e["name"] == f"ProfilerStep#{steps}")
+    job.events = [e for e in job.events if e["cat"] != "kernel" or e["ts"] >= begin]
+    a = seen(job)
+    assert a.diagnosis.cause == "compute-bound" and a.metrics.kernels == 10 and a.metrics.steps == 8 - steps
+    assert f"Only {8 - steps} steps without such a loss are counted" in "; ".join(a.metrics.notes)
 
 
 @pytest.mark.parametrize("late", [150, 200, 400])
@@ -525,7 +538,7 @@ def test_operators_that_were_not_recorded_are_said():
 
 
 def test_a_cause_that_costs_as_much_is_not_close_behind():
-    """Memory is taken and given back where the host has just waited."""
+    """Memory is taken and given back where the host has just waited: without the wait that would still hold the step."""
 
     def body(job):
         for _ in range(5):
@@ -536,8 +549,11 @@ def test_a_cause_that_costs_as_much_is_not_close_behind():
             job.op(length=500)
 
     d = seen(steps(body)).diagnosis
-    assert {d.cause, d.runner_up} == {"sync-bound", "host-bound"} and d.confidence <= 0.6
-    assert "As much as that, it is host-bound (53%)" in d.text
+    assert (d.cause, d.runner_up) == ("host-bound", "sync-bound") and d.confidence <= 0.6
+    assert (
+        "host-bound: the GPU waits while the host does something that PyTorch does not see (53% of the step)" in d.text
+    )
+    assert "Close behind, it is sync-bound" in d.text and "cudaMalloc" in d.text
 
 
 DOING = [

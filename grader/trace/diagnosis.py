@@ -40,6 +40,7 @@ NO_LAUNCHES = (
 WITHOUT_CPU = "Record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
 WITHOUT_CALLS = "The CPU's operators are there, but not the calls that launch: record those as well, as with a higher level of the profiler"
 FEW = 12  # GPU events: so few tell little, and are seldom all that a step has
+LONGER = 1.2  # times: clearly longer
 MOSTLY = 0.8  # share of the GPU's work whose launches must be recorded for a verdict that rests on them
 
 
@@ -116,6 +117,8 @@ def diagnose(
     case.between = _between(b)
     costs["launch"] += case.between
     cause = _first(costs, step)
+    if cause == "sync" and b.alone >= LONGER * costs["sync"]:  # without the wait the host would still hold the step
+        cause = "host"
     if cause in BY_LAUNCHES and steps is not None and not (steps.launch >= 0).any():
         way = WITHOUT_CALLS if (trace.category == CPU_OP).any() else WITHOUT_CPU
         return Diagnosis(text=NO_LAUNCHES.format(share=sum(costs[name] for name in BY_LAUNCHES) / step, way=way))
@@ -341,6 +344,7 @@ def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, wha
     m, step = case.m, case.step / 1e6
     between = case.between if cause == "launch" else 0.0
     share = (sum(case.b.parts[part] for part in CAUSES[cause].parts) + between) / case.step  # as the picture shows it
+    share = max(share, shares["host"]) if cause == "host" else share  # what it does after a wait is drawn as the wait's
     said = [f"{cause}-bound: {CAUSES[cause].reason} ({share:.0%} of the step)."]
     if case.with_waits(cause):
         said = [

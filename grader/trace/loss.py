@@ -56,9 +56,11 @@ def find(trace: Trace) -> Loss:
         return Loss(launches[:0], launches[:0], 0.0, None)
     begin, end = first_counted(windows), windows.ends[-1]
     launches = launches[(trace.start[launches] >= begin) & (trace.start[launches] < end)]
-    loss = Loss(launches, launches[_lost(trace, launches)], 0.0, None)
+    lost = _lost(trace, launches)
+    loss = Loss(launches, launches[lost], 0.0, None)
     harmful = loss.much() or trace.named(GRAPH_LAUNCH, loss.missing).any()
-    if not harmful or len(loss.missing) > MOST_LOST * len(launches):
+    late = bool(lost[: lost.sum()].all())  # the GPU's recording began late, and missed no more
+    if not harmful or (len(loss.missing) > MOST_LOST * len(launches) and not late):
         return loss
     unknown = _gaps(trace, loss.missing) / max(int(end) - begin, 1)
     run = _longest_whole(windows, trace.start[loss.missing])
