@@ -139,3 +139,23 @@ def test_two_exchanges_that_start_together_are_told_apart(second):
         job.wait().mark(f"ProfilerStep#{number}", start)
     found = collectives.collectives(read_bytes(job.text().encode()))
     assert list(zip(found.kind, found.group, strict=True)) == [("recv", "pp 0->1"), ("send", "pp 1->2")] * 3
+
+
+@pytest.mark.parametrize(("name", "cause"), [("aten::_embedding_bag", "host-bound"), ("aten::flip", "input-bound")])
+def test_a_layer_on_the_cpu_makes_no_batch(name, cause):
+    """Before the first copy of a step, where a batch is made most likely."""
+    job = Job()
+    for number in range(6):
+        start = job.now
+        job.event("cpu_op", name, job.now, 15_000)
+        job.now += 15_010
+        job.ids += 1
+        job.event("cuda_runtime", "cudaMemcpyAsync", job.now, 5, correlation=job.ids)
+        at = {"device": 0, "stream": 7, "correlation": job.ids, "bytes": 1 << 20}
+        job.event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", job.now + 6, 90, 7, 0, **at)
+        job.now, job.gpu = job.now + 10, job.now + 100
+        for _ in range(10):
+            job.op(length=480)
+        job.wait().mark(f"ProfilerStep#{number}", start)
+    found = seen(job).diagnosis
+    assert found.cause == cause and (name in found.text) == (cause == "host-bound")

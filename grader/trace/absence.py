@@ -61,6 +61,10 @@ COLLECTS = re.compile(r"Python GC$|<built-in function collect>$|gc\.collect$|gc_
 COMPILES = re.compile(
     r"_compile\.|entire_frame_compile|compile_fx|.*\(dynamo_timed\)|torch/_(dynamo/(convert_frame|symbolic_convert)|inductor/)|triton/compiler/"
 )
+# Operators of layers and optimizers, which nobody calls to make a batch.
+OF_A_MODEL = re.compile(
+    r"aten::(_?embedding(_bag)?|linear|layer_norm|(native|_native)?_?batch_norm|lstm|gru|scaled_dot_product_attention|_fused_(adamw?|sgd)_)$"
+)
 HALF = 0.5
 MOST = 3  # of anything that is listed
 EDGE = "the edge of the recording"  # before the first operator, and after the last
@@ -114,7 +118,10 @@ def away(trace: Trace, steps: Steps, mine: np.ndarray, span: tuple[int, int]) ->
     allocating, copied = _allocating(trace, calls, span), _before_first_copy(trace, steps, spans)
     gc = np.flatnonzero(mine & ((trace.category == PYTHON) | (trace.category == ANNOTATION)))
     collected = trace.spans(gc[trace.named(COLLECTS, gc)])  # no part of a batch, wherever it lies
-    named, copied = intervals.difference(named, collected), intervals.difference(copied, collected)
+    layers = np.flatnonzero(mine & (trace.category == CPU_OP))
+    layers = layers[trace.named(OF_A_MODEL, layers)]
+    named = intervals.difference(named, collected)
+    copied = intervals.difference(copied, intervals.joined(collected, trace.spans(layers)))
     spans = intervals.joined(spans, starting, allocating)
     brief = intervals.difference(brief, intervals.joined(known, own_time, spans))
     return Away(spans, starting, named, copied, allocating, brief)

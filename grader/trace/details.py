@@ -164,7 +164,8 @@ def of_host(trace: Trace, steps: Steps, b: Breakdown) -> Told:
     said += () if known else _who(d, total)
     cpu = [(name, ns) for name, ns in d.operators if ns >= 0.2 * total]
     if cpu:
-        said.append(f"Of it {_listed(cpu)} worked on tensors of the CPU.")
+        most = sum(ns for _, ns in cpu) >= MUCH * total
+        said.insert(0 if most else len(said), f"Of it {_listed(cpu)} worked on tensors of the CPU.")
     return Told(said, collecting=d.collecting >= MUCH * total, compiling=d.compiling >= MUCH * total)
 
 
