@@ -23,15 +23,25 @@ def course() -> Path:
     return SHIPPED if installed() else REPOSITORY
 
 
+def here() -> Path:
+    """The working folder. Raises UserError where it was removed meanwhile, as a notebook's can be."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UserError(
+            "The folder that this was started in is gone. Go to one that is there, and start again."
+        ) from None
+
+
 def laid() -> Path | None:
     """The folder at or above the working one that `grader course` made, if there is one."""
-    here = Path.cwd()
-    return next((folder for folder in (here, *here.parents) if (folder / MARK).is_file()), None)
+    start = here()
+    return next((folder for folder in (start, *start.parents) if (folder / MARK).is_file()), None)
 
 
 def learners() -> Path:
     """Where a learner works, with work/ in it: made by `grader course`, else the checkout or the working folder."""
-    return laid() or (Path.cwd() if installed() else REPOSITORY)
+    return laid() or (here() if installed() else REPOSITORY)
 
 
 def working_copy(lab: str) -> Path:

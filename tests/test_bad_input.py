@@ -401,6 +401,11 @@ def test_error_at_import():
             "def helper():\n    optimizer.step()\ndef train(job):\n    optimizer = 1\n    yield helper()\nhelper()",
             "`optimizer` is only known inside the function that sets it. Hand it over as an argument.",
         ),
+        (
+            "import torch\ntorch.ones(1).cuda()",
+            'This machine has no GPU that the loop may use. Say `job.device`, not "cuda"',
+        ),
+        ("import torch\ntorch.ones(1) + torch.ones(1, device='meta')", "Move both to `job.device`."),
         ("import torch\ntorch.empty(1 << 50)", "needs more memory than it may have. Keep less of it at a time."),
         ("import urllib.request as u\nu.urlopen('https://example.com')", "A submission has no network."),
         ("def train(): yield", "0 positional arguments but 1 was given. It is called with one argument, the job."),

@@ -5,6 +5,8 @@ from nbformat.v4 import new_code_cell, new_output
 from nbgrader.utils import determine_grade
 
 import grader
+from grader import labs
+from grader.errors import UserError
 from grader.frontends import attempts
 from grader.frontends.notebook import base
 from grader.result import FAIL, NOT_MEASURED, PASS, CheckResult, Result
@@ -28,6 +30,42 @@ def lab(tmp_path, monkeypatch):
     made = grader.lab(NAME)
     attempts.write_json(tmp_path / f"report-{NAME}.json", result(30, NAME).to_dict())
     return made
+
+
+@pytest.fixture
+def gone(tmp_path, monkeypatch):
+    """A folder that a kernel was started in, and that was removed."""
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    yield folder
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_report_is_shown_though_the_folder_is_gone(gone):
+    gone.rmdir()
+    said = attempts.save(gone, labs.get(NAME), result(30, NAME))
+    assert said.startswith(f"Saved as {gone}/report-{NAME}.html")
+
+
+def test_a_lab_in_a_folder_that_is_gone(gone):
+    gone.rmdir()
+    with pytest.raises(UserError, match=r"is gone\. Go to one"):
+        grader.lab(NAME)
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "says"),
+    [(NAME, "look", "Which trace"), ("1a_stopwatch", "compare", "Which job"), ("1d_mystery", "profile", "Which loop")],
+)
+def test_a_call_that_names_nothing(tmp_path, monkeypatch, capsys, name, call, says):
+    monkeypatch.chdir(tmp_path)
+    try:
+        getattr(grader.lab(name, device="auto" if name == NAME else "cpu"), call)()
+    except UserError as error:
+        print(error)
+    said = capsys.readouterr().out
+    assert says in said and "There are" in said
 
 
 def test_a_restarted_kernel_takes_the_saved_report(lab, capsys):

@@ -173,7 +173,9 @@ def save(folder: Path, lab: AnyLab, result: Result) -> str:
         keep(folder, lab, result)
     except (OSError, ValueError) as error:
         return f"The report is shown here only, because {unwritten(error)}"
-    return f"Saved as {os.path.relpath(page)} and {os.path.relpath(data)}."
+    with contextlib.suppress(FileNotFoundError):  # the current folder was removed
+        page, data = Path(os.path.relpath(page)), Path(os.path.relpath(data))
+    return f"Saved as {page} and {data}."
 
 
 def last_report(folder: Path, lab: str) -> Result | None:

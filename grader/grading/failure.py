@@ -13,6 +13,7 @@ LESS = "The submission needs more memory than it may have. Keep less of it at a 
 NOT_PREPARED = (
     "`prepare` wrote no such file. Let it write into the `folder` that it is given, which is `job.folder` here."
 )
+NO_GPU = 'This machine has no GPU that the loop may use. Say `job.device`, not "cuda", and pin memory only where its type is "cuda".'
 NO_NETWORK = "A submission has no network."
 OWN_FOLDER = (
     "A submission runs in a folder of its own, empty at first. It can read no files of yours, and write only there."
@@ -26,6 +27,10 @@ MEANINGS = (  # an error's kind, a pattern in its message, and what both mean he
     ("PermissionError", "Errno 13", OWN_FOLDER),
     ("RuntimeError", "can't allocate memory", LESS),
     ("MemoryError", "", LESS),
+    ("RuntimeError", "no NVIDIA driver", NO_GPU),
+    ("AssertionError", "not compiled with CUDA", NO_GPU),
+    ("AcceleratorError", "driver version is insufficient", NO_GPU),
+    ("RuntimeError", "expected device|on the same device", "Move both to `job.device`."),
     (
         "RuntimeError",
         "active drivers",

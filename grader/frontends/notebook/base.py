@@ -58,7 +58,7 @@ class NotebookLab:
         self._cores = None if cores is None else machine.asked_cores(str(cores))
         self.result: Result | None = None  # of the last finished `check()`
         self._noteworthy = True  # what `log` can put a note to: not after a check() that came to no result
-        self._folder = Path.cwd()
+        self._folder = paths.here()
         running = shell()
         self._recorder = magic.install(running) if running else None
         if self.lab.runs_code:

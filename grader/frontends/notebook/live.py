@@ -46,7 +46,7 @@ class LiveLab(NotebookLab):
     def _card(self) -> Note:
         return replace(super()._card(), after=[f'Your ticket: "{self.ticket}".'])
 
-    def profile(self, loop: int) -> None:
+    def profile(self, loop: int | None = None) -> None:
         """Run one of the four loops: some steps timed, then some profiled."""
         drawn = mystery.draw(self.lab, self.ticket)
         if str(loop) not in drawn:

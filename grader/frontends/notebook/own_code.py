@@ -29,12 +29,12 @@ class BenchmarkLab(NotebookLab):
         ("lab.check()", "the grade, on all jobs, with sizes drawn anew"),
     )
 
-    def compare(self, name: str) -> None:
+    def compare(self, name: str = "") -> None:
         """Time one of the jobs with your benchmark, and beside it."""
         timing = next((timing for timing in self.lab.timings if timing.name == name), None)
         if timing is None:
             names = ", ".join(f'"{timing.name}"' for timing in self.lab.timings)
-            Note(f"There is no job {name!r}", [f"There are {names}."]).show()
+            Note(f"There is no job {name!r}" if name else "Which job?", [f"There are {names}."]).show()
         elif not self.lab.measures(timing, self.device):
             Note(timing.title, ["NOT MEASURED: only a GPU can show it."]).show()
         else:

@@ -30,15 +30,15 @@ class TracesLab(NotebookLab):
         ("lab.check()", "the grade"),
     )
 
-    def look(self, name: str) -> None:
+    def look(self, name: str = "") -> None:
         """The timeline of a trace, and what can be counted in it."""
         _trace_note(name, recording(self._file_of(name))).show()
 
-    def explore(self, name: str) -> Any:
+    def explore(self, name: str = "") -> Any:
         """The explorer of a trace: make it the last line of a cell."""
         return trace.explore(recording(self._file_of(name)).analysis)
 
-    def save(self, name: str) -> None:
+    def save(self, name: str = "") -> None:
         """Write the trace into this folder, for another viewer."""
         data = (TRACES / f"{self._file_of(name)}.json.gz").read_bytes()
         self._save_trace(f"trace-{name}.json.gz", data).show()
@@ -48,7 +48,8 @@ class TracesLab(NotebookLab):
         files = {question.name: question.trace for question in self.lab.questions}
         if name not in files:
             known = ", ".join(f'"{name}"' for name in files)
-            raise UserError(f"There is no trace {name!r}. There are {known}.")
+            asked = f"There is no trace {name!r}." if name else "Which trace?"
+            raise UserError(f"{asked} There are {known}.")
         return files[name]
 
 
