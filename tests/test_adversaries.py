@@ -8,16 +8,16 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from helpers import LAB, first, grade_cells, measured_score, slow_starter, warmed_up
+from helpers import LAB, first, grade_cells, measured_score, slow_starter, submission, warmed_up
 
 from grader import labs
-from grader.checks import plausible
+from grader.checks import plausible, throughput
 from grader.checks.parity import Replay
 from grader.grade import NOTHING_KEPT
 from grader.grading.arms import open_arm, set_up
 from grader.grading.evidence import Checkpoint, Findings, Race
 from grader.grading.first_steps import starter_alone
-from grader.grading.race import decides, starter_again
+from grader.grading.race import decides, policy_of, starter_again, yardstick
 from grader.grading.replay import compared_part
 from grader.labs.lab import Lab
 from grader.measure import blocks
@@ -190,6 +190,57 @@ def test_a_loop_that_compiled_is_started_again(always, monkeypatch, nothing_left
         assert check.evidence["gain_certain"] < check.evidence["gain_lower"]
     else:
         assert check.points > 0.5 * check.max_points
+
+
+ON_TWO_CORES = """
+
+import threading
+
+
+def train(job):
+    def work():
+        while True:
+            torch.ones(512, 512) @ torch.ones(512, 512)
+
+    threading.Thread(target=work, daemon=True).start()
+    yield from steps(job)
+"""
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_what_more_cores_gain_does_not_count(threads, nothing_left):
+    """A CPU stands for a GPU there: the starter trains on one core."""
+    source = LAB.starter.replace("def train(job):", "def steps(job):") + ON_TWO_CORES if threads else LAB.starter
+    with warmed_up(source) as arm:
+        arm.child.freeze()
+        with arm.timed():
+            arm.run(1 + int(1 / arm.step_s))
+    assert 0 < arm.ran_busiest_s <= arm.ran_all_s + 0.1
+    if not threads:
+        assert arm.cores == 1.0
+    arm.ran_busiest_s = 2 * arm.ran_awake_s  # on a busy machine two threads have no two cores
+    assert arm.cores == pytest.approx(2)
+
+
+def test_cores_count_where_a_cpu_stands_for_a_gpu():
+    def one_thread(name: str, form: str) -> bool:
+        findings = Findings(labs.get(name), form)
+        findings.yardstick = yardstick(findings.lab, form, submission(findings.lab.starter))
+        return policy_of(findings, Plan(), 1.0, Path(), 0, None).one_thread
+
+    assert all(one_thread(name, "cpu") for name in CORPUS["takes_more_threads"].labs)
+    assert not any(one_thread(name, "cpu") for name in ("2a_workers", "2i_host", "3j_communication"))
+    assert not one_thread("4c_unet", "cuda")
+
+
+def test_more_cores_are_told():
+    decide = decides(False, 2.0, LAB.forms["cpu"], Plan(min_pairs=2))
+    decided = decide((Pair(0.2, 0.1),) * 3)
+    counted = replace(decided, certain=decided.certain / 1.8)
+    check = throughput.judge(LAB.throughput, counted, 2.0, {"cores": 1.8})
+    assert check.status == "FAIL" and "on 1.8 cores at once" in check.reason and check.points < 0.3 * check.max_points
+    check = throughput.judge(LAB.throughput, replace(decided, certain=2.5), 2.0, {"cores": 1.8})
+    assert check.status == "PASS" and check.points == check.max_points  # who mended it needs no more cores
 
 
 KEEPS = """

@@ -25,6 +25,13 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
     measured = f"{gain.factor:.2f}x" + (f" (90% interval {gain.lower:.2f} to {gain.upper:.2f})" if counts else "")
     if share >= 1:
         status, reason = PASS, f"The loop runs {measured} as fast as the starter. Full points need {target:.2f}x."
+    elif (cores := evidence.get("cores", 1.0)) > 1:
+        status = FAIL
+        reason = (
+            f"The loop runs {measured} as fast as the starter. But it trained on {cores:.2g} cores at once, and the starter on one. What "
+            f"more cores gain doesn't count. {max(1.0, decided.certain):.2f}x is certain and earns {share:.0%}. Full points need "
+            f"{target:.2f}x. Leave the number of PyTorch's threads as it is."
+        )
     elif evidence.get("worked_ahead"):
         # where others disturbed most pairs, or took much of the others' time, it is rather they who took that time
         disturbed = evidence.get("pairs_left_out", 0) > gain.pairs or _lost(decided) > MUCH_LOST

@@ -64,6 +64,7 @@ NAMES = {
     "lost": "share of each block that other programs took",
     "lost_to_others": "largest such share",
     "compile_s": "compiling, s",
+    "cores": "cores that the training process worked on at once",
     "slowed": "the starter was slowed beside the submission by a factor of",
     "overstated": "the submission was flattered beside the starter by a factor of",
     "worked_ahead": "the loop could have worked ahead",

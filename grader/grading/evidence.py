@@ -129,6 +129,7 @@ class Race:
     compile_s: float | None = None  # None: nothing was compiled
     main_step_s: tuple[float, float] | None = None  # processor time of the main process a step: starter's, submission's
     main_thread: tuple[float, float] | None = None  # of the submission, see `Arm.main_thread`
+    cores: float = 1.0  # that the submission took where the starter has one thread, see `Arm.cores`
     doing: Doing | None = None  # what the submission's ranks did per step
     warnings: tuple[str, ...] = ()
 

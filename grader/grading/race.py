@@ -23,6 +23,7 @@ from grader.submission import Submission, same_code
 SLOWER_THAN_CALIBRATED = 1.25  # seen with 2a_workers on an H200: 0.90 to 1.08, and 1.37 once
 PATIENCE_S = 10.0  # for a neighbour on the GPU to finish
 MAX_INTERRUPTIONS = 3  # pairs that are repeated because someone else was on the GPU
+BOUND_BY_THE_DEVICE = ("launch-bound", "memory-bound", "compute-bound")  # causes
 UNCERTAIN_POINTS = 0.02  # the share of the points that may hang on steps made ahead
 
 Decide = Callable[[Sequence[Pair]], Decision | None]  # what the pairs that were timed so far say
@@ -52,6 +53,7 @@ class Policy:
     untouched: bool = False  # both loops are the same: nothing has to be settled
     calibrated_s: float | None = None  # the starter's seconds a step when this machine was calibrated
     compile_s: float | None = None  # what compiling took at the first start, where this is the second
+    one_thread: bool = False  # the starter has one, and more of them are no fix
 
 
 def decides(healthy: bool, target: float, form: Form, plan: Plan) -> Decide:
@@ -99,6 +101,8 @@ def policy_of(
         untouched=findings.yardstick.untouched,
         calibrated_s=calibration.starter_s(lab, findings.form_name),
         compile_s=compile_s,
+        # a CPU stands for a GPU in these: who trains on more cores has a larger one
+        one_thread=findings.form.threads == 1 and not on_gpu and lab.cause in BOUND_BY_THE_DEVICE,
     )
 
 
@@ -129,6 +133,9 @@ def race(starter: Arm, submission: Arm, policy: Policy, plan: Plan, progress: Pr
         known = replace(known, compile_s=submission.compile_s if submission.compiled else None)
     yield known
     known = exhaust_stockpile(known, turns, starter, submission, policy, plan, progress)
+    if policy.one_thread and known.decided and submission.cores > 1:
+        decided = replace(known.decided, certain=known.decided.certain / submission.cores)
+        known = replace(known, decided=decided, cores=submission.cores)
     yield known
     known = _keep_weights(known, starter, submission, policy)
     if submission.recompiled:

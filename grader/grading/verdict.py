@@ -135,6 +135,7 @@ def _throughput_evidence(findings: Findings) -> dict[str, Any]:
         "compile_s": race.compile_s,
         "alone_ms": [1e3 * each for each in race.alone_s],
         "slowed": race.slowed,
+        "cores": race.cores,
         "overstated": race.overstated,
         "worked_ahead": race.worked_ahead,
     }

@@ -26,6 +26,9 @@ SERVED_FROM_A_QUEUE = 0.8  # of a step's usual time: what takes less
 MAX_PROBED = 12  # cores whose speed is looked at before a pair; it takes some 10 ms each
 OVERSTATED = 1.05  # by what factor a gain may be too high and still count: the start of loaders looks like it
 MOST_OVERSTATED = 1000.0  # a gain that may be too high by so much is none
+MORE_CORES = (
+    1.05  # up to so many a process worked on one: its times are rounded, and a second thread may hand batches over
+)
 MAX_SLOWER_BURN = 1.1  # whole turn over timed block; seen: at most 1.09 with eight loader workers, 1.02 without
 
 
@@ -81,6 +84,7 @@ class Arm:
     ran_thread_s: float = 0.0  # and its main thread's,
     ran_ready_s: float = 0.0  # with the time that this one waited for a processor,
     ran_all_s: float = 0.0  # that of all processes,
+    ran_busiest_s: float = 0.0  # of each turn that of the process which took most,
     ran_awake_s: float = 0.0  # and how long they were awake
     # by how much discounted turns took longer than they should, see `discount`; negative: less long
     slower_s: float = 0.0
@@ -161,9 +165,11 @@ class Arm:
         seconds, steps, awake_s = self.seconds, len(self.losses), freezer.awake_s
         main_s, all_s = processes.main_seconds(), processes.cpu_seconds()
         thread_s, held_up_s = processes.main_thread()
-        before = self._doing()
+        before, each_s = self._doing(), processes.each_s()
         with self._turn(core) as busy:
             yield
+        taken = [now - each_s.get(process, 0.0) for process, now in processes.each_s().items()]
+        self.ran_busiest_s += max(taken, default=0.0)
         self.looks.append((before, self._doing()))
         self.ran_main_s += processes.main_seconds() - main_s
         self.ran_all_s += processes.cpu_seconds() - all_s
@@ -184,6 +190,12 @@ class Arm:
             return None
         slept = max(0.0, 1 - self.ran_ready_s / self.ran_awake_s)
         return min(1.0, self.ran_thread_s / max(self.ran_all_s, self.ran_thread_s)), slept
+
+    @property
+    def cores(self) -> float:
+        """On how many cores at once its busiest process worked in its timed turns, all threads together; 1 where that was about one."""
+        cores = self.ran_busiest_s / self.ran_awake_s if self.ran_awake_s else 1.0
+        return cores if cores > MORE_CORES else 1.0
 
     @contextlib.contextmanager
     def _turn(self, core: int | None = None) -> Iterator[Callable[[], float]]:
