@@ -89,7 +89,9 @@ def _written(submission: Submission, form: str) -> list[tuple[list[ast.expr], as
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             places = [keys for target in targets if (keys := _keys(target)) is not None]
             for keys in places:
-                written = [*(written if keys else ()), (keys, node.value)]
+                if not keys:
+                    written.clear()
+                written.append((keys, node.value))
         if not places and _changes(node):
             line = submission.source.split("\n")[node.lineno - 1].strip()
             raise WrongAnswers(

@@ -26,9 +26,8 @@ SERVED_FROM_A_QUEUE = 0.8  # of a step's usual time: what takes less
 MAX_PROBED = 12  # cores whose speed is looked at before a pair; it takes some 10 ms each
 OVERSTATED = 1.05  # by what factor a gain may be too high and still count: the start of loaders looks like it
 MOST_OVERSTATED = 1000.0  # a gain that may be too high by so much is none
-MORE_CORES = (
-    1.05  # up to so many a process worked on one: its times are rounded, and a second thread may hand batches over
-)
+# Up to so many a process worked on one: its times are rounded, and a second thread may hand batches over
+MORE_CORES = 1.05
 MAX_SLOWER_BURN = 1.1  # whole turn over timed block; seen: at most 1.09 with eight loader workers, 1.02 without
 
 
