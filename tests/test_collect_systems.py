@@ -63,6 +63,12 @@ def test_what_is_packed_otherwise_than_as_zip_is_opened(tmp_path, capsys):
     assert found(tmp_path) == {f"S{at}": "in" for at in range(len(packings))}
 
 
+@pytest.mark.parametrize("name", ["a.rar", "a.7z", "2a_workers.py", "2a_workers.html", "link.txt"])
+def test_who_handed_in_no_notebook_is_to_be_asked_for_it(tmp_path, capsys, name):
+    status, _, err = collect(tmp_path, made(tmp_path / "m.zip", {f"Ann_1{WHERE}/{name}": b"Rar!"}), capsys=capsys)
+    assert status == 1 and f"Ann: no notebook among what was handed in (Ann_1{WHERE}/{name}), so ask for" in err
+
+
 def test_a_tar_file_does_no_harm(tmp_path, capsys):
     bomb = tar({"2a_workers.ipynb": bytes(65 << 20)})
     whole = tar({"2a_workers.ipynb": released()})

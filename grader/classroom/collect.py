@@ -201,7 +201,10 @@ def _chosen(found: Sequence[Entry], archive: Path, lab: str, done: Collected) ->
         if person in have:
             done.beside += _few(paths, person)
         else:
-            done.left.append(f"{person.name}: no notebook among what was handed in ({', '.join(_few(paths, person))})")
+            files = ", ".join(_few(paths, person))
+            done.left.append(
+                f"{person.name}: no notebook among what was handed in ({files}), so ask for the .ipynb file"
+            )
     return chosen
 
 
