@@ -1,7 +1,7 @@
 """Steps that are not alike: turns of several kinds, work between two steps, and what stands behind a cause that comes with another."""
 
 import pytest
-from test_trace_anybody import ADD, GEMM, Job, ms, seen
+from test_trace_anybody import ADD, CUDA, GEMM, Job, ms, seen
 
 from grader.trace import collectives, read_bytes
 
@@ -159,3 +159,21 @@ def test_a_layer_on_the_cpu_makes_no_batch(name, cause):
         job.wait().mark(f"ProfilerStep#{number}", start)
     found = seen(job).diagnosis
     assert found.cause == cause and (name in found.text) == (cause == "host-bound")
+
+
+@pytest.mark.parametrize("launches", [True, False])
+def test_an_operator_that_launches_works_on_no_tensor_of_the_cpu(launches):
+    """As where a library is set up at its first use: the operator takes long, and launches at its end."""
+    job = Job()
+    for number in range(6):
+        start = job.now
+        job.op(length=100).wait()
+        job.event("cpu_op", "aten::addmm", job.now, 20_000 if launches else 19_900)
+        job.now += 19_950
+        job.launch(GEMM, 500, CUDA[1])
+        job.now += 60
+        for _ in range(10):
+            job.op(length=100)
+        job.wait().mark(f"ProfilerStep#{number}", start)
+    found = seen(job).diagnosis
+    assert found.cause == "host-bound" and ("tensors of the CPU" in found.text) != launches

@@ -277,8 +277,10 @@ def _between_operators(
 
 
 def _on_cpu(trace: Trace, mine: np.ndarray, spans: intervals.Intervals, n: int) -> list[tuple[str, float]]:
-    """Operators in these spans, by the time that they took in it, the longest first."""
+    """Operators that launch nothing in these spans, by the time that they took in it, the longest first."""
     ops = np.flatnonzero(mine & (trace.category == CPU_OP))
     ops = ops[trace.operator[ops] < 0]
+    launches = np.unique(trace.launch_of(trace.gpu))
+    ops = ops[~np.isin(ops, trace.nesting(ops).around(launches[launches >= 0]))]
     time = np.bincount(trace.name[ops], intervals.covered(trace.start[ops], trace.end[ops], spans), minlength=1)
     return [(plain(trace.names[i], 80), time[i] / n) for i in np.argsort(-time, kind="stable")[:MOST] if time[i]]
