@@ -85,7 +85,7 @@ def grade(
         disturbed=findings.disturbed,
         date=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         timelines=findings.timelines,
-        output=findings.output,
+        output=submission.locate(findings.output),
         size=form.size if (form := lab.forms.get(form_name)) else "",
         size_why=size_why,
         confinement=findings.confinement,

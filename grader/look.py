@@ -77,12 +77,12 @@ def look(
                 steps = form.recorded(max(steps, 12) if seen.step_s and seen.step_s < SHORT_S else steps)
                 progress(0.6, f"profiling {steps} steps")
                 _profile(seen, arm, steps, form, expect_gpu=form_name == "cuda")
-            seen.output = arm.child.output()
+            seen.output = submission.locate(arm.child.output())
         except ChildError as error:
             seen.message = explain(error, submission)
             seen.output = with_details(arm.child.output(), error, submission)
         except trace.TraceError as error:
-            seen.message, seen.output = str(error), arm.child.output()
+            seen.message, seen.output = str(error), submission.locate(arm.child.output())
         seen.losses = arm.losses
     progress(1.0, "done")
     return seen

@@ -374,6 +374,22 @@ def test_traceback_stands_beside_what_was_printed():
     assert "ZeroDivisionError" in seen.message and "hello" in seen.output and "1 / 0" in seen.output
 
 
+def test_places_in_what_others_say():
+    """torch.compile puts the traceback of what it compiled into its message, as its places in a file that nobody has."""
+    message = failed(grade_cells("x = 1", loop("raise ValueError(f'in File \"{__file__}\", line 2, in x')")))
+    assert "in submission cell 1, line 2, in x (submission cell 2, line 6)" in message
+
+
+def test_an_error_in_a_thread():
+    """It ends the thread only, and what the thread printed has the learner's frames alone, with their places."""
+    feed = "import threading\ndef feed():\n    return nothing\nthread = threading.Thread(target=feed)"
+    result = grade_cells(feed, loop("thread.start()\nthread.join()\n1 / 0"))
+    assert "ZeroDivisionError" in failed(result)
+    assert "A thread ended with an error:\n  submission cell 1, line 4, in feed\n    return nothing" in result.output
+    assert "NameError: name 'nothing' is not defined" in result.output
+    assert "grader-" not in result.output and "threading.py" not in result.output
+
+
 def test_error_at_import():
     message = failed(grade_cells("import torch\nimport no_such_package"))
     assert "raised ModuleNotFoundError while it was imported: No module named 'no_such_package'" in message

@@ -161,7 +161,7 @@ SIGMOID = OWN.split("\n").index("    y = r + h * tl.sigmoid(1.5957691216057308 *
 @pytest.mark.parametrize(
     "source, words",
     [
-        ("def chain(x):\n    return x", "defines no function `fused"),
+        ("def chain(x):\n    return x", "defines no function `fused`."),
         ("def fused(*tensors):\n    return None", "must return a new tensor like x, but it returned None"),
         ("def fused(x):\n    return x", "TypeError"),
         (

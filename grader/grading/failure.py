@@ -60,7 +60,7 @@ def advice(error: ChildError) -> str:
 
 def explain(error: ChildError, submission: Submission) -> str:
     """The message with its place in the notebook, and with what it most likely means."""
-    text = error.message.rstrip()
+    text = submission.locate(error.message.rstrip())
     where = submission.where(error.line)
     if where and error.kind in ("timeout", "crowded"):
         text += f" It was at {where}."
@@ -128,6 +128,5 @@ def _names(source: str) -> list[str]:
 
 def with_details(output: str, error: ChildError, submission: Submission) -> str:
     """What the submission printed, followed by the error's traceback (or its last words, unless they are there)."""
-    if error.details in output:
-        return output
-    return f"{output.rstrip()}\n\n{submission.locate(error.details)}".lstrip("\n")
+    said = output if error.details in output else f"{output.rstrip()}\n\n{error.details}".lstrip("\n")
+    return submission.locate(said)

@@ -14,6 +14,7 @@ import os
 import pickle
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
@@ -35,6 +36,7 @@ from grader.sandbox.contract import (
     checked_loss,
     describe,
     no_generator,
+    of_a_thread,
     returns_nothing,
     type_in_words,
 )
@@ -130,7 +132,8 @@ class Harness:
         self.module = self.functions.module = importlib.import_module(MODULE)
         train = getattr(self.module, entry, None)
         if train is None:
-            raise ContractError(f"The submission defines no function `{entry}(job)`")
+            job = "(job)" if hasattr(self.workload, "make_job") else ""
+            raise ContractError(f"The submission defines no function `{entry}{job}`")
         if not callable(train):
             raise ContractError(f"`{entry}` must be a function, but it is {type_in_words(train)}")
         if entry == self.entry and inspect.isfunction(train) and returns_nothing(train):
@@ -334,6 +337,7 @@ class Harness:
 def _set_up(spec: dict[str, Any]) -> None:
     """What holds for this process."""
     whereabouts.tell(Path(spec["home"]), spec.get("rank", 0))
+    threading.excepthook = of_a_thread
     if spec["pretended"]:
         pretend(**spec["pretended"])
     if spec["threads"]:

@@ -3,7 +3,9 @@
 import ast
 import inspect
 import re
+import sys
 import textwrap
+import threading
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
@@ -29,8 +31,7 @@ def describe(error: BaseException, job_file: str) -> dict[str, Any]:
     if type(error).__name__ == "InterpreterError" and error.__cause__:  # Triton's, around what a kernel raised
         error = error.__cause__
     passed = traceback.extract_tb(error.__traceback__)
-    # the learner's own frames are what helps; the harness's would only puzzle
-    frames = [f for f in passed if Path(f.filename).stem == MODULE]
+    frames = _learners(passed)
     if isinstance(error, ContractError):
         line = frames[-1].lineno if error.line is None and frames else error.line
         return {"kind": error.kind, "message": str(error), "traceback": "", "line": line, "name": ""}
@@ -62,6 +63,19 @@ def describe(error: BaseException, job_file: str) -> dict[str, Any]:
         "within": within[-1] if within else None,
         "name": str(error.name or "") if isinstance(error, (NameError, ModuleNotFoundError)) else "",
     }
+
+
+def _learners(passed: Iterable[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """The learner's own frames: they are what helps, and the harness's would only puzzle."""
+    return [frame for frame in passed if Path(frame.filename).stem == MODULE]
+
+
+def of_a_thread(args: threading.ExceptHookArgs) -> None:
+    """In place of Python's own words for an error that ends a thread."""
+    if args.exc_type is not SystemExit:
+        own = traceback.format_list(_learners(traceback.extract_tb(args.exc_traceback)))
+        said = traceback.format_exception_only(args.exc_type, args.exc_value)
+        print("A thread ended with an error:\n", *own, *said, sep="", end="", file=sys.stderr, flush=True)
 
 
 def _of_worker(kind: str, message: str, line: int | None) -> tuple[str, int | None]:
