@@ -174,7 +174,16 @@ SIGMOID = OWN.split("\n").index("    y = r + h * tl.sigmoid(1.5957691216057308 *
             f"AttributeError when it was called: module 'triton.language' has no attribute 'sigmoidd' (submission cell 1, line {SIGMOID}).",
         ),
         (
-            variants.edit(OWN, [("@triton.jit\ndef chain(", "@triton.autotune([triton.Config({}), triton.Config({}, num_warps=2)], [])\n@triton.jit\ndef chain("), ("        num_warps=min(16, max(1, block // 512)),\n", "")]),
+            variants.edit(
+                OWN,
+                [
+                    (
+                        "@triton.jit\ndef chain(",
+                        "@triton.autotune([triton.Config({}), triton.Config({}, num_warps=2)], [])\n@triton.jit\ndef chain(",
+                    ),
+                    ("        num_warps=min(16, max(1, block // 512)),\n", ""),
+                ],
+            ),
             "Without a GPU, Triton cannot try configurations out.",
         ),
     ],
