@@ -9,11 +9,18 @@ import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
-from tests.own_jobs import CLOCK, MODEL, ROOT, STEPS, command, script, watched
+from grader.frontends.run import summary
+from grader.own.record import record
+from grader.own.running import Files, run_watched
+from tests.own_jobs import CLOCK, LOOK, MODEL, ROOT, STEPS, command, script, watched
+
+OLD_TORCH = """open(__file__.replace("job.py", "torch.py"), "w").write("__version__ = '1.9'"); import torch"""
 
 
 def test_nothing_of_the_job_changes(tmp_path):
@@ -151,7 +158,7 @@ def test_what_runs_on_in_the_background_is_named_and_not_harmed(tmp_path):
     while not (tmp_path / "ended").exists():
         assert time.monotonic() < until
         time.sleep(0.1)
-    assert not (tmp_path / "out" / "watch").exists()
+    assert not list((tmp_path / "out").glob(".watch*"))
 
 
 def test_what_a_job_pickles_and_scripts_is_as_without_us(tmp_path):
@@ -191,6 +198,7 @@ def test_what_a_job_is_killed_in_the_middle_of_is_told_as_of_then(tmp_path):
     process, seen = watched(tmp_path, CLOCK, MODEL, body, options={"at_step": 6})
     assert (seen.status, process["looks"]) == (137, [])
     assert process["steps"] >= 15 - 10 / 1.9
+    assert "It was killed" in "".join(summary(seen, record(seen, [])))
 
 
 def test_what_a_stopped_job_did_while_it_was_looked_at_is_told(tmp_path):
@@ -215,6 +223,7 @@ def test_what_a_stopped_job_did_while_it_was_looked_at_is_told(tmp_path):
         ("print(1)", [], 0, "no Python process of this command imported torch"),
         ("import torch", [], 0, "no step was seen"),
         ("import torch", ["-I"], 0, "no Python process of this command imported torch"),
+        (OLD_TORCH, [], 0, "this job can't be watched. torch 1.9: AttributeError"),
         ("import torch, sys; sys.exit(3)", [], 3, "the command ended with exit status 3 before its first step."),
         ("import sys; sys.exit(3)", [], 3, "exit status 3 before any Python process of it imported torch."),
     ],
@@ -226,6 +235,34 @@ def test_what_cannot_be_seen_is_said_in_one_line(tmp_path, body, flags, status, 
     assert said in done.stderr.decode()
 
 
+def test_a_folder_that_holds_files_of_others_keeps_them(tmp_path):
+    """Standard error is closed: nothing of what is said gets into the job's output, and the status is the job's."""
+    (tmp_path / "watch").mkdir()
+    for name in ("watch/mine", "report.html"):
+        (tmp_path / name).write_text("as it was")
+    line = [sys.executable, "-m", "grader", "run", "--out", ".", "--", sys.executable]
+    job = script(tmp_path, MODEL, "step(); print(1); sys.exit(5)")
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*line, job], cwd=tmp_path, env=env, capture_output=True)
+    assert "report.html is of an earlier run." in done.stderr.decode()
+    closed = subprocess.run(
+        ["sh", "-c", 'exec "$@" 2>&-', "sh", *line, job], cwd=tmp_path, env=env, capture_output=True
+    )
+    for each in (done, closed):
+        assert (each.returncode, each.stdout) == (5, b"1\n")
+    assert {path.name for path in tmp_path.iterdir()} == {"watch", "report.html", "job.py", "run.json"}
+    assert (tmp_path / "watch" / "mine").read_text() == (tmp_path / "report.html").read_text() == "as it was"
+
+
+def test_a_torch_that_came_before_us_is_watched(tmp_path):
+    """In a virtual environment, whose .pth file imports it."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    packages = next((tmp_path / "venv" / "lib").glob("*/site-packages"))
+    (packages / "a.pth").write_text(f"{Path(torch.__file__).parents[1]}\nimport torch\n")
+    seen = run_watched([str(tmp_path / "venv/bin/python"), script(tmp_path, MODEL, STEPS)], tmp_path / "watch", LOOK)
+    assert [process["steps"] for process in seen.processes] == [80]
+
+
 def test_a_command_that_is_none(tmp_path):
     done = command(tmp_path, "--", "no-such-program")
     assert done.returncode == 2
@@ -234,6 +271,8 @@ def test_a_command_that_is_none(tmp_path):
         == "grader: no-such-program: No such file or directory. Give the command as you type it, after `--`.\n"
     )
     assert command(tmp_path).returncode == 2
+    done = command(tmp_path, "--", "SEED=1", "python", "job.py")
+    assert b"A variable is set before `grader`, as in: SEED=1 grader ..." in done.stderr
 
 
 @pytest.mark.slow
@@ -315,7 +354,7 @@ def test_control_c_is_the_job_s(tmp_path, when):
     else:
         assert (job.returncode, out.strip().splitlines()[-1]) == (3, "stopped by hand")
     assert "grader" not in errors.split("Traceback")[-1].replace("grader run:", "") or when == "before torch"
-    assert not (tmp_path / "out" / "watch").exists()
+    assert not list((tmp_path / "out").glob(".watch*"))
     with pytest.raises(ProcessLookupError):
         os.killpg(job.pid, 0)
 
@@ -353,6 +392,36 @@ def test_control_c_while_the_recording_ends(tmp_path, where):
     assert json.loads((tmp_path / "out" / "run.json").read_text())["ranks"][0]["windows_s"]
 
 
+def test_what_a_signal_handler_of_the_job_raises_is_the_job_s(tmp_path):
+    """Also where the signal comes while the watcher writes."""
+    body = """
+        import functools, signal
+        import torch.profiler
+        class Preempted(Exception): pass
+        def preempted(*_): raise Preempted
+        signal.signal(signal.SIGUSR1, functools.partial(preempted))
+        def once(original):
+            called = []
+            def call(*args):
+                if not called:
+                    called.append(1)
+                    os.kill(os.getpid(), signal.SIGUSR1)
+                return original(*args)
+            return call
+        for _ in range(8): step()
+        os.replace = once(os.replace)
+        torch.profiler.profile.export_chrome_trace = once(torch.profiler.profile.export_chrome_trace)
+        for _ in range(2):
+            try:
+                for n in range(5000): step()
+            except Preempted:
+                print("preempted", flush=True)
+    """
+    process, seen = watched(tmp_path, MODEL, body, cwd=tmp_path, files=Files(b"", tmp_path / "printed"))
+    assert (tmp_path / "printed").read_text() == "preempted\n" * 2
+    assert (seen.status, process["over"]) == (0, "the job ended")
+
+
 def test_a_cell_of_a_notebook_is_looked_at(tmp_path):
     """Twice in one kernel, by a real one."""
     import nbformat
@@ -360,14 +429,14 @@ def test_a_cell_of_a_notebook_is_looked_at(tmp_path):
 
     train = "for _ in range(80):\n    step()\nprint('trained')"
     cells = ["%load_ext grader", textwrap.dedent(MODEL)]
-    cells += [f"%%grader_run --at-step 6 --out {name}\n{train}" for name in ("one", "two")]
+    cells += [f"%%grader_run --at-step 6 --out '{name}'\n{train}" for name in ("one", "the other")]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in cells])
     NotebookClient(book, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute(
         env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
-    for cell, name in zip(book.cells[2:], ("one", "two"), strict=True):
+    for cell, name in zip(book.cells[2:], ("one", "the other"), strict=True):
         said = "".join(output.get("text", "") for output in cell.outputs)
         assert "trained" in said
         assert "80 (of the optimizer)" in said
         assert {"run.json"} <= {path.name for path in (tmp_path / name).iterdir()}
-        assert not (tmp_path / name / "watch").exists()
+        assert not list((tmp_path / name).glob(".watch*"))

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from grader import trace
+from grader.frontends.run import summary
+from grader.own.record import record
 from grader.own.running import run_watched
 from tests.own_jobs import LOOK, MODEL, ROOT, STEPS, script, watched
 
@@ -44,6 +46,7 @@ def test_processes_that_train_side_by_side_each_have_a_number(tmp_path):
     _, seen = watched(tmp_path, MODEL, body)
     assert seen.status == 0
     assert [(each["rank"], each["steps"]) for each in seen.processes] == [(0, 100), (1, 100)]
+    assert [line for line in summary(seen, record(seen, [])) if line[1] != " "][1:3] == [" process 0", " process 1"]
 
 
 def test_two_ranks_record_the_same_steps(tmp_path):

@@ -260,12 +260,24 @@ def test_samples_are_those_of_the_steps(tmp_path):
         "accumulates": "for n in range(20): step(batches(2)[0])",
         "repeats its sampler": "loader = endless()\nfor n in range(20): step(next(loader))",
         "reads once": "once = batches(3)\nfor n in range(20): step(once[0])",
+        "evaluates without eval()": """
+            for n in range(20):
+                step(batches(1)[0])
+                with torch.no_grad():
+                    batches(3)
+        """,
+        "reads in a thread": """
+            import queue, threading
+            loader, ready = torch.utils.data.DataLoader(data, batch_size=16), queue.Queue(2)
+            threading.Thread(target=lambda: [ready.put(batch) for batch in loader], daemon=True).start()
+            for n in range(60): step(ready.get())
+        """,
     }
     seen = watched_all(tmp_path, bodies, MODEL + read)
     samples = {
         name: records.record(Seen([process]), [])["ranks"][0]["samples_a_step"] for name, process in seen.items()
     }
-    assert samples == {"evaluates first": 16, "accumulates": 32, "repeats its sampler": 16, "reads once": None}
+    assert samples == {**dict.fromkeys(bodies, 16), "accumulates": 32, "reads once": None}
 
 
 EVALUATING = {

@@ -1,5 +1,6 @@
 """`grader try`: levers on jobs as they are, in real processes. That a lever is faster is measured on a GPU, not here."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -16,7 +17,7 @@ import psutil
 import pytest
 
 from grader.errors import UserError
-from grader.frontends.try_levers import draw, page, text
+from grader.frontends.try_levers import copy_of_here, draw, page, text
 from grader.measure import decision
 from grader.own import running, trying
 from grader.own.trying import Lever, Rung, Tried, try_levers
@@ -70,6 +71,13 @@ NEAR = {
     "fused": "fused=True for AdamW",
 }
 VALUES = {"workers": 2, "threads": 1, "near": [0]}
+WRITE = {
+    'torch.set_float32_matmul_precision("high")',
+    "DataLoader(..., num_workers=2, persistent_workers=True, prefetch_factor=4)",
+    'with torch.autocast("cpu", torch.bfloat16): around the model and the loss',
+    "torch.optim.AdamW(..., fused=True)",
+    "torch.optim.AdamW(..., foreach=True)",
+}
 
 
 def test_levers_are_applied_and_the_losses_stay_near(tmp_path, job):
@@ -77,14 +85,17 @@ def test_levers_are_applied_and_the_losses_stay_near(tmp_path, job):
     plain = Rung(())
     trying._run(plain, job(), LOOK, tmp_path, 600)
     assert not plain.why_not
+    said = []
     for notes in (EXACT, NEAR, {"foreach": "foreach=True for AdamW"}):
         pulled = Rung(tuple(lever(name, **VALUES) for name in notes))
         trying._run(pulled, job(), LOOK, tmp_path, 600)
         assert not pulled.why_not
         assert all(note in " ".join(pulled.notes) for note in notes.values())
+        said += pulled.to_write
         assert len(plain.losses) == len(pulled.losses) >= 10
         assert trying._apart(plain.losses, pulled.losses) < trying.ROUNDING
         assert notes is not EXACT or plain.losses == pulled.losses
+    assert {line for line in said if not line.startswith("write ")} == WRITE
 
 
 @pytest.mark.slow
@@ -106,9 +117,10 @@ def test_what_was_left_switched_on_is_found(tmp_path, job):
             "torch.manual_seed(0)", "torch.manual_seed(0); torch.autograd.set_detect_anomaly(True)"
         )
     )
-    rung = Rung(tuple(each for each in trying.levers(2) if each.name == "no_debugging"))
+    rung = Rung(rung.levers)
     trying._run(rung, [sys.executable, str(path)], LOOK, tmp_path, 600)
     assert rung.notes == ["anomaly detection was on"]
+    assert rung.to_write == ["no anomaly detection"]
 
 
 def test_levers_that_have_nothing_to_do_say_why(tmp_path, job):
@@ -167,7 +179,7 @@ def test_levers_that_have_nothing_to_do_are_known_from_the_job_as_it_is(tmp_path
     asked = trying._run(Rung(()), plain, LOOK, tmp_path, 600, names)
     assert not trying._no_use(next(each for each in chosen if each.name == "autocast"), asked), "it can't be known"
     only = [each for each in chosen if each.name in NO_USE]
-    tried = try_levers(plain, only, budget_s=600, options=LOOK, cwd=tmp_path)
+    tried = try_levers(plain, only, budget_s=600, options=LOOK, place=lambda: contextlib.nullcontext(tmp_path))
     assert tried.runs == 2 and tried.baseline.losses == first.losses
     asked = trying._run(Rung(()), job(), LOOK, tmp_path, 600, names)
     assert {each.name for each in chosen if trying._no_use(each, asked)} == {"no_debugging", "attention"}
@@ -316,7 +328,9 @@ def test_what_is_found_to_pay_at_last_stands_on_the_ladder(tmp_path, monkeypatch
     )
     late = dataclasses.replace(late, name="threads", values={"threads": 1})
     chosen = [late] if name == "one" else [late, early]
-    found = try_levers([sys.executable, str(path)], chosen, budget_s=600, options=LOOK, cwd=tmp_path)
+    found = try_levers(
+        [sys.executable, str(path)], chosen, budget_s=600, options=LOOK, place=lambda: contextlib.nullcontext(tmp_path)
+    )
     assert [rung.title for rung in found.ladder] == ladder
     assert {rung.title: rung.said for rung in found.alone}["late"] == decision.FASTER
     assert found.comparable
@@ -387,25 +401,28 @@ def test_nothing_of_the_user_s_is_changed_in_a_copy(tmp_path, job):
     )
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    line = [
-        sys.executable,
-        "-m",
-        "grader.frontends.cli",
-        "try",
-        "--only",
-        "collector",
-        "--budget",
-        "60s",
-        "--at-step",
-        "6",
-    ]
-    done = subprocess.run(
-        [*line, "--in-copy", "--json", "-", "--", sys.executable, "job.py"], cwd=tmp_path, env=env, capture_output=True
-    )
+    options = ["--only", "collector", "--budget", "60s", "--at-step", "6", "--in-copy", "--json", "-"]
+    line = [sys.executable, "-m", "grader", "try", *options, "--", sys.executable, "job.py"]
+    done = subprocess.run(line, cwd=tmp_path, env=env, capture_output=True)
     assert done.returncode == 0, done.stderr.decode()
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert json.loads(done.stdout)["baseline"]["step_s"]
     assert command
+
+
+def test_each_run_has_a_copy_of_its_own(tmp_path, job, monkeypatch):
+    """A job that goes on from what another run left, or refuses to begin beside it."""
+    begin = "torch.manual_seed(0); open('log.txt', 'x').close()"
+    path = Path(job()[1])
+    path.write_text(path.read_text().replace("torch.manual_seed(0)", begin))
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.chdir(tmp_path)
+    rung = Rung(())
+    for _ in range(2):
+        with copy_of_here() as folder:
+            trying._run(rung, [sys.executable, "job.py"], LOOK, folder, 600)
+    assert len(rung.step_s) == 2
+    assert {path.name for path in tmp_path.iterdir()} == {"job.py", "pipe"}
 
 
 def test_what_the_budget_cuts_short_says_so_and_loses_nothing(tmp_path, job):

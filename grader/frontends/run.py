@@ -7,6 +7,7 @@ import itertools
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     earlier = [read_record(path) for path in options.against]
     out = out_folder(options.out)
     looks = Looks(out, options.stop)
-    inside = out / "watch"
+    inside = own_folder(out)
 
     def looked(seen: Seen) -> bool:
         with contextlib.suppress(OSError):
@@ -78,10 +79,12 @@ def run(options: argparse.Namespace) -> int:
     found = record(seen, command)
     for line in summary(seen, found):
         say(line)
+    if looks.before is None and (out / "report.html").exists():
+        say(f"{clean(str(out / 'report.html'))} is of an earlier run.")
     try:
         write_json(out / "run.json", found)
     except OSError as error:  # the status is the job's
-        say(f"{clean(out / 'run.json')} cannot be written: {error.strerror}.")
+        say(f"{clean(str(out / 'run.json'))} cannot be written: {error.strerror}.")
     assert seen.status is not None
     if earlier and seen.processes and seen.status == 0:
         return _compared(earlier, found)
@@ -99,9 +102,21 @@ def watching(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def own_folder(out: Path) -> Path:
+    """For what the watcher tells, within `out`, which may hold files of others."""
+    return Path(tempfile.mkdtemp(prefix=".watch-", dir=out))
+
+
 def say(line: str) -> None:
     """The job's own output is left to itself: what is said of it goes to standard error."""
-    print(f"grader run: {line}" if line and not line.startswith(" ") else line, file=sys.stderr, flush=True)
+    show(f"grader run: {line}" if line and not line.startswith(" ") else line)
+
+
+def show(text: str) -> None:
+    """On standard error, if it is open."""
+    if sys.stderr is not None:  # in its place print() would take standard output
+        with contextlib.suppress(OSError, ValueError):
+            print(text, file=sys.stderr, flush=True)
 
 
 def out_folder(asked: str | None) -> Path:
@@ -161,7 +176,8 @@ class Looks:
                 _compress(Path(look["trace"]), target)
                 kept.append((target, process, look))
             elif look["why_no_trace"]:
-                say(f"no trace of rank {process['rank']}: {look['why_no_trace']}.")
+                whose = f" of rank {process['rank']}" if len(seen.processes) > 1 else ""
+                say(f"no trace{whose}: {look['why_no_trace']}.")
         if len(kept) > 1:
             self._report_job(kept)
         elif kept:
@@ -217,7 +233,7 @@ class Looks:
         write_text(target, page)
         write_json(target.with_suffix(".json"), data)
         width = min(100, shutil.get_terminal_size((100, 40)).columns)
-        print("", text(width, sys.stderr.isatty()), "", sep="\n", file=sys.stderr)
+        show("\n" + text(width, bool(sys.stderr and sys.stderr.isatty())) + "\n")
         step_s = mean_step_s(look)
         windows = " and ".join(_ms(sum(window) / len(window)) for window in look["step_s"] if window)
         say(f"step {look['at_step']:,}: {windows} per step, without the profiler. Report: {target}")
@@ -259,17 +275,20 @@ def _whole(seen: Seen, found: dict[str, Any]) -> list[str]:
         if seen.status:
             what = "its first step" if seen.torch else "any Python process of it imported torch"
             return [f"the command ended with exit status {seen.status} before {what}."]
+        if seen.failed:
+            return [f"this job can't be watched. {one_line(seen.failed)}"]
         if not seen.torch:
             return [
                 "no Python process of this command imported torch, so there was nothing to see. `grader run` can't look into python -I, -E and -S, an environment or PYTHONPATH that is set anew, containers, and other machines."
             ]
         return [
-            "torch was imported, but no step was seen. No optimizer stepped, and backward was called seldom or never. Use --step to name the function that ends a step."
+            "torch was imported, but no step was seen. No optimizer stepped. Backward passes count as steps from the 30th on, or from the 1,000th if an optimizer was made. Use --step to name the function that ends a step."
         ]
     lines = [f"the whole run, {found['seconds']:.0f} s:"]
+    each = "rank" if any(process["world"] > 1 for process in seen.processes) else "process"  # which are no group
     for rank in found["ranks"]:
         if len(found["ranks"]) > 1:
-            lines.append(f" rank {rank['rank']}")
+            lines.append(f" {each} {rank['rank']}")
         lines += [ROW.format(name, text).rstrip() for name, text in _rows(rank)]
     if machine.has_gpu() and all(rank["device"] == "cpu" for rank in found["ranks"]):
         lines.append(" It trained on the CPU. The GPU of this machine was never used.")
@@ -279,6 +298,8 @@ def _whole(seen: Seen, found: dict[str, Any]) -> list[str]:
                 "GPU, as nvidia-smi says", f"{shown:.0%} (a kernel was running, and the report says how much was work)"
             )
         )
+    if seen.status and not all(process["over"] for process in seen.processes):
+        lines.append(" It was killed, and what it did in the seconds before isn't in these numbers.")
     lines += [f" {line}" for line in _unfinished(seen)]
     return lines
 
@@ -292,7 +313,7 @@ def _unfinished(seen: Seen) -> list[str]:
     steps = f"after {slowest['steps']:,} step{'s' * (slowest['steps'] > 1)} in {slowest['stepping_s']:.0f} s"
     return [
         f"{how}, {steps}. It waited for {slowest['waits_for']}.",
-        "Let it make more steps, or use --at-step N, which measures from step N on without a warm-up.",
+        "Let it make more steps. With --at-step N it is measured from step N on, without a warm-up.",
     ]
 
 
@@ -319,7 +340,7 @@ def _rows(rank: dict[str, Any]) -> list[tuple[str, str]]:
         if (seconds := rank["parts_s"].get(part)) and rank["step_s"]:
             rows.append((words, f"{_ms(seconds)}, {min(1.0, seconds / rank['step_s']):.0%} of a step"))
     for part in ("evaluation", "checkpoints"):
-        if count := rank["counts"][part]:
+        if (count := rank["counts"][part]) and rank["step_s_mean"]:
             rows.append((part, f"{'once' if count == 1 else f'{count} times'}, {rank['share'][part]:.1%} of the time"))
     if memory := rank["memory"]:
         grown = memory.get("growth_a_step", 0)

@@ -1,6 +1,7 @@
 """%%grader_run: a notebook's cell that trains, looked at as `grader run` looks at a command."""
 
 import json
+import shlex
 import shutil
 import sys
 from typing import Any
@@ -24,10 +25,9 @@ def _magic(shell: Any) -> Any:
 
         parser = argparse.ArgumentParser(prog="%%grader_run", exit_on_error=False)
         run.add_arguments(parser)
-        options = parser.parse_args(line.split())
+        options = parser.parse_args(shlex.split(line))
         out = run.out_folder(options.out)
-        folder = out / "watch"
-        folder.mkdir(exist_ok=True)
+        folder = run.own_folder(out)
         watch = _begin({**run.watching(options), "folder": str(folder.resolve())})
         try:
             shell.run_cell(cell)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import math
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--budget", metavar="10m", type=duration, default=600.0, help=words)
     words = f"some levers: {', '.join(dict.fromkeys(each.name for each in trying.levers(8, [0])))}"
     add("--only", metavar="NAMES", default="", help=words)
-    add("--in-copy", action="store_true", help="run in a copy of this folder, which is deleted afterwards")
+    add(
+        "--in-copy", action="store_true", help="run each time in a new copy of this folder, which is deleted afterwards"
+    )
     add("--html", metavar="FILE", help="write a page with the ladder's picture")
     add_json(parser, "everything")
 
@@ -55,10 +59,9 @@ def run(options: argparse.Namespace) -> int:
     check_targets(options)
     chosen = _chosen(options.only)
     progress = Terminal("grader try")
-    with tempfile.TemporaryDirectory(prefix="grader-try-", dir=temporary()) as copy:
-        folder = _copied(Path(copy) / "here") if options.in_copy else None
-        asked = {"at_step": options.at_step, "step": options.step}
-        found = try_levers(command, chosen, budget_s=options.budget, options=asked, cwd=folder, progress=progress)
+    asked = {"at_step": options.at_step, "step": options.step}
+    place = copy_of_here if options.in_copy else contextlib.nullcontext
+    found = try_levers(command, chosen, budget_s=options.budget, options=asked, place=place, progress=progress)
     deliver(
         options,
         page=lambda: page(command, found),
@@ -79,15 +82,25 @@ def _chosen(only: str) -> list[Lever]:
     return [lever for lever in found if not wanted or lever.name in wanted]
 
 
-def _copied(target: Path) -> Path:
+@contextlib.contextmanager
+def copy_of_here() -> Iterator[Path]:
+    """Of this folder, for one run: what it wrote, such as a checkpoint to go on from, is not there for the next one."""
     here = Path.cwd()
     size = sum(path.stat().st_size for path in here.rglob("*") if path.is_file() and not path.is_symlink())
     if size > COPIED:
         raise UserError(
             f"--in-copy would copy {size / 1e9:.1f} GB. Start it in the script's own folder, and keep the data elsewhere."
         )
-    shutil.copytree(here, target, symlinks=True, ignore=shutil.ignore_patterns(".git"))
-    return target
+    with tempfile.TemporaryDirectory(prefix="grader-try-", dir=temporary()) as folder:
+        target = Path(folder) / "here"
+        shutil.copytree(here, target, symlinks=True, ignore=_not_copied)
+        yield target
+
+
+def _not_copied(folder: str, names: list[str]) -> list[str]:
+    """Git's own files, and pipes and sockets, which can't be."""
+    paths = [Path(folder, name) for name in names]
+    return [p.name for p in paths if p.name == ".git" or not (p.is_symlink() or p.is_file() or p.is_dir())]
 
 
 # ---------------------------------------------------------------- what is said
@@ -115,7 +128,7 @@ def text(found: Tried, width: int = 100) -> str:
         lines += [_row(rung, names) for rung in found.ladder]
     if found.ladder:
         lines += ["", *wrap(f"{_whole(found)} Write:", width)]
-        lines += [line for lever in found.ladder[-1].levers for line in wrap(f"- {lever.write}", width)]
+        lines += [line for write in found.ladder[-1].to_write for line in wrap(f"- {write}", width)]
     else:
         lines += ["", _nothing(found)]
     for note in _notes(found):
@@ -215,7 +228,7 @@ def page(command: list[str], found: Tried) -> str:
     marked = [rung for rung in found.alone if _mark(rung)]
     parts += [f'<p class="sp-warning"><b>{to_html(rung.title)}:</b> {_mark(rung)}</p>' for rung in marked]
     if found.ladder:
-        write = web_page.items(f"<code>{to_html(lever.write)}</code>" for lever in found.ladder[-1].levers)
+        write = web_page.items(f"<code>{to_html(line)}</code>" for line in found.ladder[-1].to_write)
         parts.append(f'<p class="sp-say">{to_html(_sentence(_whole(found)))} Write:</p>{write}')
     else:
         parts.append(f'<p class="sp-say">{prose_to_html(_nothing(found))}</p>')
@@ -241,7 +254,7 @@ def _table(rungs: list[Rung]) -> str:
     for rung in rungs:
         *numbers, said = _cells(rung)
         verdict = said.removesuffix(ONCE)  # which the interval says
-        rows.append([*map(to_html, (rung.title, *numbers, verdict)), f"<code>{to_html(rung.levers[-1].write)}</code>"])
+        rows.append([*map(to_html, (rung.title, *numbers, verdict)), f"<code>{to_html(rung.to_write[-1])}</code>"])
     return web_page.table(head, rows)
 
 

@@ -39,6 +39,7 @@ class Seen:
 
     processes: list[dict[str, Any]] = field(default_factory=list)  # of those that train, by rank
     torch: bool = False  # some process imported it
+    failed: str = ""  # why a process of it could not be watched
     gpu_busy: list[float] = field(default_factory=list)  # as nvidia-smi shows it, 0 to 1, while steps were timed
     lost: list[float] = field(default_factory=list)  # share of each measurement, 0 to 1, that went to other programs
     status: int | None = None  # exit status of the command
@@ -115,7 +116,10 @@ def _start(
             given.seek(0)
             return subprocess.Popen(list(command), env=env, cwd=cwd, stdin=given, stdout=log, stderr=log)
     except OSError as error:
-        raise UserError(f"{command[0]}: {error.strerror}. Give the command as you type it, after `--`.") from None
+        advice = "Give the command as you type it, after `--`."
+        if "=" in command[0]:
+            advice = f"A variable is set before `grader`, as in: {command[0]} grader ..."
+        raise UserError(f"{command[0]}: {error.strerror}. {advice}") from None
 
 
 def _watch(
@@ -255,6 +259,8 @@ def gather(folder: Path, seen: Seen) -> None:
         for number, each in enumerate(seen.processes):
             each["rank"] = number
     seen.torch = (folder / TORCH_SEEN).exists()
+    for path in folder.glob("failed-*"):
+        seen.failed = path.read_text(encoding="utf-8", errors="replace")
 
 
 def _utilisation(seen: Seen) -> list[float]:

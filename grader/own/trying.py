@@ -66,7 +66,7 @@ def levers(cores: int, near: Sequence[int] = ()) -> list[Lever]:
         Lever("foreach", "foreach optimizer", "optimizer = torch.optim.AdamW(..., foreach=True)", absent=NO_OPTION),
         Lever("compile", "torch.compile", "model.compile()"),
         Lever("compile_graphs", "torch.compile with CUDA graphs", 'model.compile(mode="reduce-overhead")', gpu=True),
-        Lever("non_blocking", "non_blocking copies", "DataLoader(..., pin_memory=True); batch.to(device, non_blocking=True)", gpu=True, absent="no tensor in pinned memory was copied"),
+        Lever("non_blocking", "non_blocking copies", "batch.to(device, non_blocking=True)", gpu=True, absent="no tensor in pinned memory was copied"),
         Lever("collector", "collector frozen", "after the first steps: gc.collect(); gc.freeze(); gc.disable()", absent="too few steps of an optimizer"),
         Lever("expandable_segments", "expandable segments", "PYTORCH_ALLOC_CONF=expandable_segments:True", gpu=True, environment=allocator),
     ]  # fmt: skip
@@ -85,7 +85,7 @@ def _loaders(cores: int) -> list[Lever]:
     return [
         Lever(
             "loader",
-            f"{n} worker{'s' * (n > 1)}, pinned",
+            f"{n} worker{'s' * (n > 1)}",
             write.format(n),
             values={"workers": n},
             absent="no DataLoader of torch.utils.data was made",
@@ -104,6 +104,9 @@ class Rung:
     peak: float = 0.0  # bytes of GPU memory
     losses: list[float] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    write: dict[str, str] = field(
+        default_factory=dict
+    )  # by a lever's name, where the job shows more than `Lever.write` says
     why_not: str = ""  # nothing was measured
     gain: decision.Gain | None = None  # over the job as it is; or over the rung below
     said: str = ""
@@ -118,6 +121,11 @@ class Rung:
     def alone_s(self) -> list[float]:
         """Of each run, without the time that other programs took."""
         return [step_s * (1 - lost) for step_s, lost in zip(self.step_s, self.lost, strict=True)]
+
+    @property
+    def to_write(self) -> list[str]:
+        """In the script, a line for each lever."""
+        return [self.write.get(lever.name, lever.write) for lever in self.levers]
 
     @property
     def title(self) -> str:
@@ -159,10 +167,10 @@ def try_levers(
     *,
     budget_s: float,
     options: dict[str, Any] | None = None,
-    cwd: Path | None = None,
+    place: Callable[[], contextlib.AbstractContextManager[Path | None]] = contextlib.nullcontext,
     progress: Callable[[float, str], None] = lambda share, what: None,
 ) -> Tried:
-    """Measure each lever on a command that trains. options: as `run_watched` takes them.
+    """Measure each lever on a command that trains. options: as `run_watched` takes them. place: the working folder of each run.
     Raises UserError where the job as it is makes no steps that can be timed."""
     found, budget, began = Tried(), _Budget(budget_s), time.monotonic()
 
@@ -171,7 +179,8 @@ def try_levers(
     def run(rung: Rung, ask: Sequence[str] = ()) -> bool:
         progress(min(0.99, (time.monotonic() - began) / budget_s), rung.title)
         at = time.monotonic()
-        asked.update(_run(rung, command, options or {}, cwd, max(LEAST_S, budget.left_s), ask))
+        with place() as cwd:
+            asked.update(_run(rung, command, options or {}, cwd, max(LEAST_S, budget.left_s), ask))
         budget.longest = max(budget.longest, time.monotonic() - at)
         return not rung.why_not
 
@@ -352,7 +361,7 @@ def _run(
     rung.lost.append(seen.lost[0])
     if slowest["gpu"]:
         rung.peak = max(rung.peak, look["memory"].get("peak", 0))
-    rung.losses, rung.notes = slowest["losses"], slowest.get("notes", [])
+    rung.losses, rung.notes, rung.write = slowest["losses"], slowest.get("notes", []), slowest.get("write", {})
     if rung.levers and (slowest.get("failed") or not rung.notes):
         rung.why_not = "; ".join(slowest.get("failed") or slowest.get("reasons", ())) or rung.levers[-1].absent
         rung.step_s.clear()
@@ -391,6 +400,8 @@ def _why_not(seen: Seen, log: Path) -> str:
         return last or f"exit status {seen.status}{': ' + lines[-1] if lines else ''}"
     if seen.left:
         return "the command ended while its training went on in the background, where it can't be measured"
+    if not seen.processes and seen.failed:
+        return f"it can't be watched. {seen.failed}"
     if not seen.processes:
         return "no step of an optimizer was seen" if seen.torch else "no Python of the command imported torch"
-    return "it ended before it was measured. Let it make more steps, or measure earlier with --at-step"
+    return "it ended before it was measured. Let it make more steps. With --at-step N it is measured from step N on"

@@ -26,15 +26,18 @@ class Lever:
     def __init__(self, name: str, values: dict, asked: bool) -> None:
         self.name, self.values, self.asked = name, values, asked
         self.notes: list[str] = []  # what it changed, or could, each once
+        self.write: list[str] = []  # what to write in the script to have that, where it is known better than in general
         self.reasons: list[str] = []  # why there is nothing to change
         self.failed = ""  # why it could not be applied
         self.looked = True  # whether it can be known
         self.once = self.image = self.around = None  # see `_Outermost`
 
-    def may(self, text: str) -> bool:
+    def may(self, text: str, write: str = "") -> bool:
         """Write down a change, and say whether to make it."""
         if text not in self.notes:
             self.notes.append(text)
+        if write and write not in self.write:
+            self.write.append(write)
         return not self.asked
 
     def no_need(self, why: str) -> None:
@@ -68,6 +71,7 @@ def told() -> dict:
         }
     return {
         "notes": [note for lever in pulled for note in lever.notes],
+        "write": {lever.name: "; ".join(lever.write) for lever in pulled if lever.write},
         "failed": [lever.failed for lever in pulled if lever.failed],
         "reasons": [why for lever in pulled for why in lever.reasons],
     }
@@ -161,7 +165,9 @@ def tf32(lever) -> None:
                 return lever.no_need("the script sets it itself")
         except RuntimeError:  # it cannot be read where the newer settings were used
             return lever.no_need("the script sets fp32_precision itself")
-        if lever.may("TF32 for float32 matmuls and convolutions"):
+        convolutions = "" if torch.backends.cudnn.allow_tf32 else "; torch.backends.cudnn.allow_tf32 = True"
+        write = f'torch.set_float32_matmul_precision("high"){convolutions}'
+        if lever.may("TF32 for float32 matmuls and convolutions", write):
             torch.set_float32_matmul_precision("high")
             torch.backends.cudnn.allow_tf32 = True
 
@@ -175,12 +181,14 @@ def autocast(lever) -> None:
         device = "cuda" if torch.cuda.is_initialized() else next(module.parameters()).device.type
         kind = torch.float16 if device == "cuda" and _before_ampere() else torch.bfloat16
         name = "bfloat16" if kind is torch.bfloat16 else "float16 (add a GradScaler)"
+        scaler = "" if kind is torch.bfloat16 else ", and a GradScaler"
+        write = f'with torch.autocast("{device}", {kind}): around the model and the loss{scaler}'
         kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
         if torch.is_autocast_enabled(device):
             lever.no_need("the script runs its model under autocast itself")
         elif torch.float32 not in kinds:
             lever.no_need(f"the weights of {type(module).__name__} are not float32")
-        elif lever.may(f"autocast to {name} around {type(module).__name__}"):
+        elif lever.may(f"autocast to {name} around {type(module).__name__}", write):
             lever.around = lambda: torch.autocast(device, kind)
 
     lever.once = change
@@ -253,7 +261,7 @@ def _with_option(kind, lever) -> None:
             names = inspect.signature(original).parameters
             try:
                 original(self, *args, **{name: value for name, value in changed.items() if name in names})
-                lever.may(f"{option}=True for {kind.__name__}")
+                lever.may(f"{option}=True for {kind.__name__}", f"torch.optim.{kind.__name__}(..., {option}=True)")
                 return
             except (RuntimeError, TypeError, ValueError) as error:
                 lever.no_need(f"not {option} for {kind.__name__}: {error}"[:200])
@@ -291,7 +299,10 @@ def loader(lever) -> None:
         if isinstance(given.get("dataset"), torch.utils.data.IterableDataset):
             lever.no_need("an IterableDataset keeps its workers: more of them would repeat samples")
             return original(self, *args, **kwargs)
-        if not lever.may(f"DataLoader: num_workers={values.get('workers')}, persistent_workers, pin_memory"):
+        pinned = ", pin_memory=True" if torch.cuda.is_available() else ""
+        prefetch = f", prefetch_factor={values.get('prefetch', 4)}"
+        write = f"DataLoader(..., num_workers={values.get('workers')}, persistent_workers=True{pinned}{prefetch})"
+        if not lever.may(f"DataLoader: num_workers={values.get('workers')}, persistent_workers, pin_memory", write):
             return original(self, *args, **kwargs)
         given["num_workers"] = values["workers"]
         given["persistent_workers"] = values["workers"] > 0
@@ -343,16 +354,16 @@ def affinity(lever) -> None:
 def no_debugging(lever) -> None:
     """What people forget to switch off."""
     for name in lever.values.get("was_on", []):
-        lever.may(f"{name} was set")
-    _off(lever, torch, "set_anomaly_enabled", "anomaly detection was on")
-    _off(lever, torch.cuda, "set_sync_debug_mode", "torch.cuda.set_sync_debug_mode was on")
+        lever.may(f"{name} was set", f"no {name}")
+    _off(lever, torch, "set_anomaly_enabled", "anomaly detection was on", "no anomaly detection")
+    _off(lever, torch.cuda, "set_sync_debug_mode", "torch.cuda.set_sync_debug_mode was on", "no sync debug mode")
     if not lever.asked and torch.is_anomaly_enabled():
         torch.set_anomaly_enabled(False)
     start = torch.profiler.profile.__init__
 
     @functools.wraps(start)
     def never(self, *args, **kwargs):
-        if lever.may("torch.profiler was on"):
+        if lever.may("torch.profiler was on", "no profiler"):
             kwargs["schedule"] = lambda step: torch.profiler.ProfilerAction.NONE
         start(self, *args, **kwargs)
 
@@ -363,19 +374,19 @@ def no_debugging(lever) -> None:
     def without_blocking():
         # by the script, too late for our environment
         blocking = os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0")
-        if blocking and lever.may("CUDA_LAUNCH_BLOCKING was set"):
+        if blocking and lever.may("CUDA_LAUNCH_BLOCKING was set", "no CUDA_LAUNCH_BLOCKING"):
             os.environ["CUDA_LAUNCH_BLOCKING"] = "0"
         initialise()
 
     torch.cuda._lazy_init = without_blocking
 
 
-def _off(lever, owner, name: str, words: str) -> None:
+def _off(lever, owner, name: str, words: str, write: str) -> None:
     original = getattr(owner, name)
 
     @functools.wraps(original)
     def off(mode, *args, **kwargs):
-        if mode and mode != "default" and lever.may(words):
+        if mode and mode != "default" and lever.may(words, write):
             mode = type(mode)() if isinstance(mode, (bool, int)) else "default"
         return original(mode, *args, **kwargs)
 

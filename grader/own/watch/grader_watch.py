@@ -6,7 +6,6 @@ It prints nothing, waits for nothing, and draws no random number. What fails her
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import math
 import os
@@ -18,8 +17,10 @@ from statistics import median
 
 import torch
 from grader_watch_apart import Apart
+from grader_watch_guard import guarded
+from grader_watch_loading import Loading
 from grader_watch_plan import FEWEST, WINDOW_S, alike, planned, warming
-from grader_watch_steps import Loading, Losses, Mark, Parts, Plan, Steps, Times, backward_runs_in, never_compiled
+from grader_watch_steps import Losses, Mark, Parts, Plan, Steps, Times, backward_runs_in
 
 TOLD_EVERY_S, TOLD_SELDOM_S = 2.0, 10.0  # at first; a job that has run for a while is killed seldom
 ASKED_EVERY_S = 0.1  # whether it is time to look: it costs something to know
@@ -68,23 +69,6 @@ def begin(options: str) -> None:
     os.register_at_fork(after_in_child=watch.start_anew)  # a loader's worker, or a rank of its own
     # what multiprocessing forks ends without atexit
     util.register_after_fork(watch, lambda watch: util.Finalize(None, watch.at_exit, exitpriority=1))
-
-
-def guarded(method):
-    """Nothing that fails in here reaches the job: the watching ends, and says why."""
-
-    @functools.wraps(method)
-    def call(self, *args):
-        if self.over:
-            return None
-        try:
-            return method(self, *args)
-        except Exception as error:
-            self.give_up(f"{type(error).__name__}: {error}")
-            return None
-
-    never_compiled(call.__code__, below=True)
-    return call
 
 
 class Watch:
@@ -181,14 +165,14 @@ class Watch:
     @guarded
     def waited(self, iterator, seconds: float, came: bool) -> None:
         """came: whether there was a batch, and not the loader's end."""
-        if self.thread not in (0, threading.get_ident()):
-            return
+        trains = self.thread in (0, threading.get_ident())
         if self.apart.evaluating:
-            if not self.apart.in_training_again():
+            if not (trains and self.apart.in_training_again()):
                 return
             self.apart.evaluation_ends(before_s=seconds)
-        self.parts.ends("data_wait")
-        self.loading.waited(iterator, seconds if self.first_at is not None else 0.0, came)
+        self._part_ends("data_wait")
+        # another thread reads in advance: it makes no step wait, but its batches are what is trained on
+        self.loading.waited(iterator, seconds if trains and self.first_at is not None else 0.0, came)
 
     @guarded
     def saved(self, seconds: float) -> None:
@@ -436,7 +420,7 @@ def _told(watch: Watch) -> dict:
         "total_s": {"data_wait": watch.loading.wait_s, "recording": watch.recording_s, **watch.apart.total_s},
         "counts": {"batches": watch.loading.count, "skipped": watch.skipped, **watch.apart.counts},
         "loader": watch.loading.loader,
-        "batches": [[size, count] for size, count in watch.loading.batches.items() if isinstance(size, int)],
+        "batches": watch.loading.told(),
         "batches_of": watch.step - watch.loading.since,  # steps
         "parts": watch.parts.means(),
         "measuring": watch.plan is not None,

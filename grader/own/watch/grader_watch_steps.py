@@ -307,40 +307,6 @@ class Losses:
         self.waiting = []
 
 
-class Loading:
-    """What came from the loaders."""
-
-    def __init__(self) -> None:
-        self.wait_s = 0.0
-        self.count = 0  # of batches
-        self.batches: dict[int | None, int] = {}  # how many of each size, since step `since`
-        self.since = 0
-        self.loader = {"workers": 0, "prefetch": 0, "batch": 0}  # of the one with most workers
-
-    def steps_begin(self, step: int) -> None:
-        """What was read before may be of an evaluation, or a data set that is read once."""
-        self.batches, self.since = {}, step
-
-    def waited(self, iterator, seconds: float, came: bool) -> None:
-        self.wait_s += seconds
-        if not came:
-            return
-        self.count += 1
-        batch = _batch_size(getattr(iterator, "_index_sampler", None))
-        self.batches[batch] = self.batches.get(batch, 0) + 1
-        workers = getattr(iterator, "_num_workers", 0)
-        if workers >= self.loader["workers"] and self.count % 17 == 1:  # looking costs something
-            prefetch = getattr(iterator, "_prefetch_factor", None) or 0
-            size = batch if isinstance(batch, int) else 0
-            self.loader = {"workers": workers, "prefetch": prefetch, "batch": size}
-
-
-def _batch_size(sampler) -> int | None:
-    """Of a sampler of batches, also within one that repeats it without an end, as timm's and YOLO's."""
-    size = getattr(sampler, "batch_size", None)
-    return size if size is not None else getattr(getattr(sampler, "sampler", None), "batch_size", None)
-
-
 class Collections:
     """Marks each collection of Python's garbage in a recording, where PyTorch's profiler has them only beside stacks. The mark
     is made in C: a collection can begin at any line of anybody's Python."""

@@ -56,9 +56,20 @@ def _without_harm(call, module):
             call(module)
         finally:
             sys.path.remove(HERE)
-    except Exception:
+    except Exception as error:
+        _tell_why_not(f"{type(error).__name__}: {error}", module)
         if os.environ.get("GRADER_WATCH_DEBUG"):
             raise
+
+
+def _tell_why_not(why, module):
+    """A PyTorch that is too old or too new, say: the report names it."""
+    import json
+
+    with contextlib.suppress(Exception):
+        folder = json.loads(os.environ["GRADER_WATCH"])["folder"]
+        with open(os.path.join(folder, f"failed-{os.getpid()}"), "w", encoding="utf-8") as file:
+            file.write(f"{module.__name__} {getattr(module, '__version__', '')}: {why}")
 
 
 def _begin(torch):
@@ -94,5 +105,7 @@ if os.environ.get("GRADER_WATCH"):
         "safetensors.torch": _saves("save_file"),
         "torch.distributed.checkpoint.state_dict_saver": _saves("save"),
     }
+    if "torch" in sys.modules:  # a .pth file may import it, before this runs
+        _without_harm(seen.pop("torch"), sys.modules["torch"])
     sys.meta_path.insert(0, _After(seen))
 _own_sitecustomize()
