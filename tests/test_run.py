@@ -201,6 +201,12 @@ def test_what_a_job_is_killed_in_the_middle_of_is_told_as_of_then(tmp_path):
     assert "It was killed" in "".join(summary(seen, record(seen, [])))
 
 
+def test_the_spread_of_a_few_steps_lies_between_them(tmp_path):
+    _, seen = watched(tmp_path, CLOCK, MODEL, "for n in range(3): step(); clock[0] += 1 + n")
+    (rank,) = record(seen, [])["ranks"]
+    assert 1 <= rank["step_s_p10"] <= rank["step_s_p90"] <= 2
+
+
 def test_what_a_stopped_job_did_while_it_was_looked_at_is_told(tmp_path):
     at_look = []
 

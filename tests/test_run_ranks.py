@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from grader import trace
-from grader.frontends.run import summary
+from grader.frontends.run import Looks, summary
 from grader.own.record import record
 from grader.own.running import run_watched
 from tests.own_jobs import LOOK, MODEL, ROOT, STEPS, script, watched
@@ -34,18 +34,22 @@ def test_ranks_that_the_script_starts_are_ranks(tmp_path):
     assert [(each["rank"], each["steps"]) for each in seen.processes] == [(0, 150), (1, 150)]
 
 
-def test_processes_that_train_side_by_side_each_have_a_number(tmp_path):
+def test_processes_that_train_side_by_side_each_have_a_number(tmp_path, capsys):
     body = """
-        def alone():
-            for _ in range(100):
+        def alone(together):
+            for n in range(100):
                 step()
+                if n == 12:
+                    together.wait()
         if __name__ == "__main__":
-            them = [torch.multiprocessing.Process(target=alone) for _ in range(2)]
+            together = torch.multiprocessing.Barrier(2)
+            them = [torch.multiprocessing.Process(target=alone, args=(together,)) for _ in range(2)]
             [each.start() for each in them], [each.join() for each in them]
     """
-    _, seen = watched(tmp_path, MODEL, body)
+    _, seen = watched(tmp_path, MODEL, body, options={**LOOK, "at_step": 10}, looked=Looks(tmp_path, stop=False))
     assert seen.status == 0
     assert [(each["rank"], each["steps"]) for each in seen.processes] == [(0, 100), (1, 100)]
+    assert "2 processes train side by side, each by itself. This is the slowest one." in capsys.readouterr().err
     assert [line for line in summary(seen, record(seen, [])) if line[1] != " "][1:3] == [" process 0", " process 1"]
 
 

@@ -215,7 +215,10 @@ class Looks:
         try:
             found = diagnose_job.job_of(paths, lengths, lenient=True, waits_ns=waits)
         except UserError as error:
-            say(f"the ranks cannot be compared: {error} This is the slowest one.")
+            why = f"the ranks cannot be compared: {error}"
+            if all(process["world"] == 1 for _, process, _ in kept):
+                why = f"{len(kept)} processes train side by side, each by itself."
+            say(f"{why} This is the slowest one.")
             return self._report(*slowest)
         name = paths[0].name.partition("-rank")[0]
         self._deliver(

@@ -44,7 +44,7 @@ def _rank(process: dict[str, Any]) -> dict[str, Any]:
     timed = [second for look in process["looks"] for window in look["step_s"] for second in window]
     step_s = fmean(timed or times) if timed or times else None
     share = _shares(process)
-    deciles = quantiles(times, n=10) if len(times) > 1 else [times[0]] * 9 if times else [None] * 9
+    deciles = quantiles(times, n=10, method="inclusive") if len(times) > 1 else [times[0]] * 9 if times else [None] * 9
     return {
         "rank": process["rank"],
         "device": process["device"],
