@@ -132,8 +132,9 @@ class Harness:
         self.module = self.functions.module = importlib.import_module(MODULE)
         train = getattr(self.module, entry, None)
         if train is None:
-            job = "(job)" if hasattr(self.workload, "make_job") else ""
-            raise ContractError(f"The submission defines no function `{entry}{job}`")
+            raise ContractError(
+                f"The submission defines no function `{entry}{'(job)' * hasattr(self.workload, 'make_job')}`"
+            )
         if not callable(train):
             raise ContractError(f"`{entry}` must be a function, but it is {type_in_words(train)}")
         if entry == self.entry and inspect.isfunction(train) and returns_nothing(train):
