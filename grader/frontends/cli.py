@@ -50,7 +50,7 @@ COMMANDS = {
 
 # commands of a command: `grader class collect`
 BELOW = {
-    "class collect": ("put what Moodle and Canvas pack where a class is graded", "collect:add_arguments"),
+    "class collect": ("put what a class handed in where it is graded", "collect:add_arguments"),
     "class board": ("a leaderboard of those who agreed to be on it", "class_board:add_arguments"),
     "class feedback": ("pack the feedback pages for Moodle and Canvas", "feedback:add_arguments"),
     "class marks": ("write the marks, for Canvas and Moodle too", "marks:add_arguments"),
