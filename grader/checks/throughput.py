@@ -50,10 +50,8 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
             f"The loop runs {measured} as fast as the starter, but {why}. After {gain.pairs} pairs of blocks {certain}."
         )
     elif gain.upper < 1.02 or share == 0:
-        status, reason = (
-            FAIL,
-            f"No speed-up is visible. The loop runs {measured} as fast as the starter, and full points need {target:.2f}x.",
-        )
+        status = FAIL
+        reason = f"No speed-up is visible. The loop runs {measured} as fast as the starter, and full points need {target:.2f}x."
     else:
         status = FAIL
         reason = (

@@ -205,8 +205,7 @@ class Harness:
         self.keys.extend(keys)
         if self.limit and not self.steps and self.device.type == "cuda":
             # so that a loop that needs more is told so by torch; the parent looks by itself
-            share = self.limit / total_memory(0)
-            torch.cuda.set_per_process_memory_fraction(min(1.0, share))
+            torch.cuda.set_per_process_memory_fraction(min(1.0, self.limit / total_memory(0)))
         losses = [self._step() for _ in range(steps)]
         values = in_clean_thread(lambda: read(losses, self.device))
         for i, value in enumerate(values):
