@@ -390,6 +390,14 @@ def test_an_error_in_a_thread():
     assert "grader-" not in result.output and "threading.py" not in result.output
 
 
+@pytest.mark.parametrize("inner", ["yield 1.0", "yield from iter_of()"])
+def test_the_place_of_a_yield_that_another_generator_passes_on(inner):
+    text = f"import torch\ndef iter_of():\n    yield 1.0\n@torch.enable_grad()\ndef train(job):\n    gen = iter_of(); next(gen); {inner}"
+    line = 4 if "from" in inner else 7
+    message = failed(grade_cells(text))
+    assert message.endswith(f"Yield the loss as a tensor: `yield loss.detach()` (submission cell 1, line {line}).")
+
+
 def test_error_at_import():
     message = failed(grade_cells("import torch\nimport no_such_package"))
     assert "raised ModuleNotFoundError while it was imported: No module named 'no_such_package'" in message

@@ -35,9 +35,11 @@ from grader.sandbox.contract import (
     as_iterator,
     checked_loss,
     describe,
+    no_function,
     no_generator,
     of_a_thread,
     returns_nothing,
+    standing_at,
     type_in_words,
 )
 from grader.sandbox.functions import Functions
@@ -132,9 +134,7 @@ class Harness:
         self.module = self.functions.module = importlib.import_module(MODULE)
         train = getattr(self.module, entry, None)
         if train is None:
-            raise ContractError(
-                f"The submission defines no function `{entry}{'(job)' * hasattr(self.workload, 'make_job')}`"
-            )
+            raise no_function(entry, takes_job=hasattr(self.workload, "make_job"))
         if not callable(train):
             raise ContractError(f"`{entry}` must be a function, but it is {type_in_words(train)}")
         if entry == self.entry and inspect.isfunction(train) and returns_nothing(train):
@@ -233,8 +233,7 @@ class Harness:
                 f"it is asked. {endless} never ends, so loop over it without a fixed number of steps"
             ) from None
         self.steps += 1
-        frame = getattr(self.loop, "gi_frame", None)  # it stands at its yield
-        line = frame.f_lineno if frame else None
+        line = standing_at(self.loop)
         if self.serves:
             taken = self.taken.value
             if taken > self.steps:

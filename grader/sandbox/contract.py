@@ -140,6 +140,20 @@ def as_iterator(entry: str, function: Callable[..., Any], returned: Any) -> Iter
     raise no_generator(entry, function, returned)
 
 
+def standing_at(loop: Any) -> int | None:
+    """The line of the submission at which a generator stands; others may pass on what it yields, as decorators of torch do."""
+    line = None
+    while frame := getattr(loop, "gi_frame", None):
+        own = Path(frame.f_code.co_filename).stem == MODULE
+        line = frame.f_lineno if own else line
+        loop = loop.gi_yieldfrom if own else frame.f_locals.get("gen")
+    return line
+
+
+def no_function(entry: str, takes_job: bool) -> ContractError:
+    return ContractError(f"The submission defines no function `{entry}{'(job)' if takes_job else ''}`")
+
+
 def no_generator(entry: str, function: Callable[..., Any], returned: Any) -> ContractError:
     must = (
         "`yield scores, logits` once for each request"
