@@ -163,8 +163,7 @@ class Harness:
         if self.ranks > 1:
             _join_ranks(self.rank, self.ranks, self.device, self.home)
         job = self.job = self.workload.make_job(seed, self.device, **self.options)
-        self.job.rank, self.job.world_size = self.rank, self.ranks
-        self.job.folder = self.folder
+        job.rank, job.world_size, job.folder = self.rank, self.ranks, self.folder
         self.job.trace = str(self.home / "exchange" / "own.json")
         self.job.budget = self.budget
         self.model = self.job.model
