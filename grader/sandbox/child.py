@@ -58,6 +58,9 @@ from grader.sandbox.weights import (
 )
 from grader.workloads.job import Job
 
+# as before Python 3.14: workers know what the loop defines, and a loop may still choose another way
+if sys.version_info >= (3, 14) and sys.platform == "linux":
+    vars(vars(multiprocessing.context)["_default_context"])["_default_context"] = multiprocessing.get_context("fork")
 # where other GPUs are hidden NVML does not start, and torch counts the GPUs without it
 warnings.filterwarnings("ignore", "Can't initialize NVML")
 # some releases of torch say so of every use of the profiler: https://github.com/pytorch/pytorch/issues/180348
