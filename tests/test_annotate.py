@@ -10,7 +10,7 @@ import pytest
 from test_trace_reader import LAYOUTS, document, sound_events, written
 
 from grader import trace
-from grader.trace import annotate, intervals
+from grader.trace import annotate, intervals, pieces
 from grader.trace.catalogue import STEP_PARTS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,7 +83,7 @@ def test_the_counter_counts(tmp_path):
 @pytest.mark.parametrize("layout", [*LAYOUTS, "bare"])
 @pytest.mark.parametrize("block", [7, 1 << 18])
 def test_every_layout_stays_what_it_was(layout, block, tmp_path, monkeypatch):
-    monkeypatch.setattr(annotate, "BLOCK", block)
+    monkeypatch.setattr(pieces, "BLOCK", block)
     doc = document(sound_events())
     text = json.dumps(doc["traceEvents"], indent=1).encode() if layout == "bare" else written(doc, layout)
     source = tmp_path / "a.json"
