@@ -609,9 +609,9 @@ def test_stopwatch_starter():
     """Each lie is found by the job that it matters for, and its cause is named."""
     checks = benchmarked(STOPWATCH.starter, "loading", "warm_up", "count", "rare")
     for name, way, cause in (
-        ("loading", "too high", "goes into loading the batches"),
+        ("loading", "too high", "goes into loading batches"),
         ("warm_up", "too low", "compiles its model in the first step"),
-        ("count", "too high", "the last batch of its epochs is small"),
+        ("count", "too high", "last batch of each epoch is small"),
         ("rare", "too high", "writes a checkpoint"),
     ):
         assert failed(checks[name], way, cause) and checks[name].points == 0, checks[name].reason

@@ -201,6 +201,8 @@ def same(data, **options):
 )
 def test_every_layout_gives_what_a_plain_decode_gives(events, layout, packing, block):
     before, pieces.BLOCK = pieces.BLOCK, block
+    if events and {event["cat"] for event in events} <= {"Trace", "own"}:  # refused: no profiler of PyTorch's wrote it
+        events[0]["cat"] = "cpu_op"
     try:
         same(written(document(events), layout, packing))
     finally:

@@ -58,6 +58,7 @@ def run(options: argparse.Namespace) -> int:
     command = command_of(options, "try")
     check_targets(options)
     chosen = _chosen(options.only)
+    temporary()  # no room is said before anything starts
     progress = Terminal("grader try")
     asked = {"at_step": options.at_step, "step": options.step}
     place = copy_of_here if options.in_copy else contextlib.nullcontext
