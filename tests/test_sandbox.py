@@ -562,6 +562,7 @@ def test_descriptors_and_environment(monkeypatch):
     assert folder == home and umask == 0o077 and {"TMPDIR", *NO_MULTICAST} <= {*names}
     pipes = [target for target in fds.values() if target.startswith("pipe:")]
     rest = [t for t in fds.values() if not t.startswith(("pipe:", "/proc/"))]
+    rest = [t for t in rest if t != f"{folder}/exchange/stack"]  # of its own, where it tells a line that hangs
     assert len(pipes) == 2 and all(t.startswith(("anon_inode:", "/dev/urandom")) for t in rest), fds
 
 

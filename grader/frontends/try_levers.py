@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
     temporary()  # no room is said before anything starts
     progress = Terminal("grader try")
     asked = {"at_step": options.at_step, "step": options.step}
-    place = copy_of_here if options.in_copy else contextlib.nullcontext
+    place = copy_of_here if options.in_copy else None
     found = try_levers(command, chosen, budget_s=options.budget, options=asked, place=place, progress=progress)
     deliver(
         options,

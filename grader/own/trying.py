@@ -167,11 +167,12 @@ def try_levers(
     *,
     budget_s: float,
     options: dict[str, Any] | None = None,
-    place: Callable[[], contextlib.AbstractContextManager[Path | None]] = contextlib.nullcontext,
+    cwd: Path | None = None,
+    place: Callable[[], contextlib.AbstractContextManager[Path]] | None = None,
     progress: Callable[[float, str], None] = lambda share, what: None,
 ) -> Tried:
-    """Measure each lever on a command that trains. options: as `run_watched` takes them. place: the working folder of each run.
-    Raises UserError where the job as it is makes no steps that can be timed."""
+    """Measure each lever on a command that trains. options: as `run_watched` takes them. cwd: the working folder; place: gives
+    each run one of its own. Raises UserError where the job as it is makes no steps that can be timed."""
     found, budget, began = Tried(), _Budget(budget_s), time.monotonic()
 
     asked: dict[str, Any] = {}
@@ -179,8 +180,8 @@ def try_levers(
     def run(rung: Rung, ask: Sequence[str] = ()) -> bool:
         progress(min(0.99, (time.monotonic() - began) / budget_s), rung.title)
         at = time.monotonic()
-        with place() as cwd:
-            asked.update(_run(rung, command, options or {}, cwd, max(LEAST_S, budget.left_s), ask))
+        with place() if place else contextlib.nullcontext(cwd) as folder:
+            asked.update(_run(rung, command, options or {}, folder, max(LEAST_S, budget.left_s), ask))
         budget.longest = max(budget.longest, time.monotonic() - at)
         return not rung.why_not
 
