@@ -107,8 +107,8 @@ def away(trace: Trace, steps: Steps, mine: np.ndarray, span: tuple[int, int]) ->
     short = ended - begun < LONG_OWN_NS
     spans = intervals.difference(spans, (begun[short], ended[short]))
     starting = intervals.union(*_loader_starts(trace, steps.thread))
-    said = np.flatnonzero(mine & ((trace.category == PYTHON) | (trace.category == ANNOTATION)))
-    said = said[trace.named(STEP, said) == 0]
+    python = np.flatnonzero(mine & ((trace.category == PYTHON) | (trace.category == ANNOTATION)))
+    said = python[trace.named(STEP, python) == 0]
     said = said[by_name(lambda name: bool(MAKES_BATCH.search(name[:300])), trace, said) == 1]
     # What launches most of a step holds more than the making of its batch: "data" may be the name of a disk.
     launched = np.sort(trace.start[steps.launch[steps.launch >= 0]])
@@ -116,8 +116,7 @@ def away(trace: Trace, steps: Steps, mine: np.ndarray, span: tuple[int, int]) ->
     said = said[inside <= MOST_LAUNCHED * len(launched) / len(steps)]
     named = intervals.intersection(spans, trace.spans(said))
     allocating, copied = _allocating(trace, calls, span), _before_first_copy(trace, steps, spans)
-    gc = np.flatnonzero(mine & ((trace.category == PYTHON) | (trace.category == ANNOTATION)))
-    collected = trace.spans(gc[trace.named(COLLECTS, gc)])  # no part of a batch, wherever it lies
+    collected = trace.spans(python[trace.named(COLLECTS, python)])  # no part of a batch, wherever it lies
     layers = np.flatnonzero(mine & (trace.category == CPU_OP))
     layers = layers[trace.named(OF_A_MODEL, layers)]
     named = intervals.difference(named, collected)
