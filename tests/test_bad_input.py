@@ -911,6 +911,16 @@ def test_forged_reply(text, says):
         assert len(explain(caught.value, submission("x = 1"))) < 6000
 
 
+def test_a_reply_that_comes_byte_by_byte_is_waited_for_no_longer():
+    """A reply may have four million bytes: with one every tenth of a second they would be there in days."""
+    drip = loop("while True: reply(' ')", FORGE.replace("sleep(1000)", "sleep(0.1)"))
+    with running(drip, limits=Limits(first_step=2)) as child:
+        child.load()
+        child.start(1)
+        with pytest.raises(ChildError, match="gave no loss within 2 s"):
+            child.run(1)
+
+
 def test_forged_reply_ends_a_grade():
     assert "losses of the wrong form" in failed(grade_cells(loop(f"reply({losses('[]')!r})", FORGE)))
 

@@ -66,16 +66,17 @@ class Wire:
         poller.register(self.replies, select.POLLIN)
         poller.register(self.ending.status, select.POLLIN)
         while b"\n" not in self._buffer:
-            ready = {fd for fd, _ in poller.poll(250)}
+            ready, data = {fd for fd, _ in poller.poll(250)}, b""
             if self.replies in ready:
                 with contextlib.suppress(BlockingIOError):
                     data = os.read(self.replies, 1 << 16)
                     self._buffer += data
                     if len(self._buffer) > MAX_REPLY:
                         raise ChildError("The grading process flooded the reply pipe.", kind="wire")
-                    if data:
-                        continue
-            if self.ending.status in ready or self.replies in ready:
+            if b"\n" in data:
+                break
+            # who sends byte by byte is waited for no longer than who sends nothing
+            if not data and (self.ending.status in ready or self.replies in ready):
                 raise self.ending.error()
             waited = time.monotonic() - began
             if waited > limit_s:
