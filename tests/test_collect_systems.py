@@ -5,7 +5,9 @@ import gzip
 import io
 import json
 import lzma
+import os
 import tarfile
+import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 from test_collect import LABS, NAME, OTHER, collect, made, placed, released, rows
 
+from grader.classroom.archives import entries, of_folder
 from grader.classroom.submissions import read_class
 from tests import odd_class
 from tests.odd_class import packed
@@ -105,6 +108,34 @@ def test_a_class_may_come_as_a_tar_file_or_a_folder(tmp_path, capsys):
     assert collect(tmp_path, tmp_path / "none.tar.gz", capsys=capsys)[0] == 2
     (tmp_path / "class.tar.gz").write_bytes(b"\x1f\x8b no gzip")
     assert collect(tmp_path, tmp_path / "class.tar.gz", capsys=capsys)[0] == 2
+
+
+def test_a_tar_file_may_begin_with_the_folder_that_was_packed(tmp_path, capsys):
+    """`tar -czf class.tar.gz .` within the folder of a class writes "." first."""
+    folder = tmp_path / "class"
+    for name in (f"Ann_1{WHERE}", f"Bo_2{WHERE}"):
+        (folder / name).mkdir(parents=True)
+    (folder / f"Ann_1{WHERE}" / "x.ipynb").write_bytes(released(says="ann"))
+    with tarfile.open(tmp_path / "class.tar.gz", "w:gz") as archive:
+        archive.add(folder, ".")
+    status, _, err = collect(tmp_path, tmp_path / "class.tar.gz", capsys=capsys)
+    assert status == 1 and "Bo: the folder is empty" in err and found(tmp_path) == {"Ann": "ann"}
+
+
+def test_a_file_may_say_that_it_is_of_a_time_that_no_calendar_has():
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:  # other file systems have no such times
+        notebook = Path(folder, "2a_workers.ipynb")
+        notebook.write_bytes(released())
+        os.utime(notebook, (1e12, 1e12))
+        (entry,) = of_folder(Path(folder))
+        assert entry.when is None and entry.read() == released()
+
+
+def test_a_name_of_an_archive_has_an_end():
+    """To put accents in order takes a time that goes with the square of their number."""
+    long = "a" * 2000 + "/" + "b" * 1000 + "/c"
+    (entry,) = entries(io.BytesIO(packed({long: b""})), "x.zip", io.BytesIO())
+    assert entry.name == "a" * 1000 + "/" + "b" * 1000 + "/c"
 
 
 # ---------------------------------------------------------------- other systems

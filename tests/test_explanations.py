@@ -15,6 +15,7 @@ from scripts import nbgrader
 from grader.classroom import summary
 from grader.classroom.cells import places
 from grader.classroom.submissions import read_class
+from grader.submission import MOST_CELLS
 from tests import odd_class
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -208,6 +209,7 @@ def test_a_cell_is_known_by_its_name_then_its_id_then_its_text():
     assert places([plain("## Explain", "code"), "no cell", {"cell_type": "markdown"}], known) == {}
     twice = [plain(known["a"]), plain("## Explain\n\nSo it is."), plain(known["a"])]
     assert places(twice, known) == {"a": 1}, "the copy that was changed"
+    assert places([plain("x")] * MOST_CELLS + twice, known) == {}, "a notebook of so many cells is not taken"
 
 
 def another_release(nb) -> None:

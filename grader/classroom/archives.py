@@ -24,6 +24,7 @@ from typing import IO, Any
 from grader.submission import MAX_NOTEBOOK
 
 MANY = 100_000  # entries of an archive
+LONGEST = 1000  # characters of a file's name: several times what any disk has
 MOST_UNPACKED = 256 * MAX_NOTEBOOK  # bytes of a whole .tar.gz
 ENDINGS = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz")
 _ZIP = b"PK\x03\x04"
@@ -109,21 +110,21 @@ def of_folder(folder: Path) -> list[Entry]:
         for path in (Path(here, name) for name in names):
             with contextlib.suppress(OSError):
                 info = path.lstat()
-                when, reader = datetime.fromtimestamp(info.st_mtime, UTC), partial(_read, partial(io.FileIO, path))
-                name = _one_line(path.relative_to(folder.parent).as_posix())
-                found.append(Entry(name, when, False, not stat.S_ISREG(info.st_mode), reader))
+                name, reader = (
+                    _one_line(path.relative_to(folder.parent).as_posix()),
+                    partial(_read, partial(io.FileIO, path)),
+                )
+                found.append(Entry(name, _moment(info.st_mtime), False, not stat.S_ISREG(info.st_mode), reader))
     return _few_enough(found)
 
 
 def _of_tar(file: tarfile.TarFile) -> list[Entry]:
     found = []
     for info in islice(file, MANY + 1):
-        when = None
-        with contextlib.suppress(OverflowError, OSError, ValueError):
-            when = datetime.fromtimestamp(info.mtime, UTC) if info.mtime else None
         # neither folder nor plain file: links, pipes, devices
         other = not info.isfile() and not info.isdir()
         reader = partial(_read, partial(file.extractfile, info))
+        when = _moment(info.mtime) if info.mtime else None
         found.append(Entry(_one_line(info.name.removeprefix("./")), when, info.isdir(), other, reader))
     return _few_enough(found)
 
@@ -153,9 +154,18 @@ def _name(info: zipfile.ZipInfo) -> str:
 
 
 def _one_line(name: str) -> str:
-    """As most systems compose its letters, and without halves of characters."""
+    """As most systems compose its letters, and without halves of characters. A longer name than LONGEST is cut: accents are
+    put in order in a time that goes with the square of their number."""
     whole = name.encode("utf-8", "replace").decode("utf-8")
-    return unicodedata.normalize("NFC", re.sub(r"[\r\n]", " ", whole))
+    short = re.sub(rf"([^/]{{{LONGEST}}})[^/]+", r"\1", whole)
+    return unicodedata.normalize("NFC", re.sub(r"[\r\n]", " ", short))
+
+
+def _moment(seconds: float) -> datetime | None:
+    """A time that a file says of itself; None for one that no calendar has."""
+    with contextlib.suppress(OverflowError, OSError, ValueError):
+        return datetime.fromtimestamp(seconds, UTC)
+    return None
 
 
 def _when(info: zipfile.ZipInfo) -> datetime | None:
@@ -164,8 +174,8 @@ def _when(info: zipfile.ZipInfo) -> datetime | None:
     while len(extra) >= 4:
         kind, size = struct.unpack("<HH", extra[:4])
         if kind == 0x5455 and size >= 5 and extra[4] & 1:  # the extended timestamp
-            with contextlib.suppress(struct.error, OverflowError, OSError, ValueError):
-                return datetime.fromtimestamp(struct.unpack("<i", extra[5:9])[0], UTC)
+            with contextlib.suppress(struct.error):
+                return _moment(struct.unpack("<i", extra[5:9])[0])
         extra = extra[4 + size :]
     try:
         return None if info.date_time[0] <= 1980 else datetime(*info.date_time).astimezone(UTC)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from grader import labs, paths
-from grader.submission import MAX_SOURCE, is_submission, no_json, parsed
+from grader.submission import MAX_SOURCE, MOST_CELLS, is_submission, no_json, parsed
 
 TEXT_MAGICS = ("%%markdown", "%%html", "%%latex", "%%writefile")
 _LAB = re.compile(r"\blab\(\s*[\"']([\w. -]+)[\"']")
@@ -45,6 +45,7 @@ def text_of(cell: Mapping[str, Any]) -> Any:
 def places(cells: Sequence[Any], known: Mapping[str, str]) -> dict[str, int]:
     """Name -> index of the cells whose names and released texts are `known`. Of several copies the last one that was changed.
     A cell that was written anew in its place, without any of the old, is none."""
+    cells = cells[:MOST_CELLS]  # with more nobody takes it, and each name may be looked for in all of them
     found: dict[str, int] = {}
     for index, cell in enumerate(cells):
         name = grade_id(cell)

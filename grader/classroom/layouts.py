@@ -79,8 +79,11 @@ def packed(found: Sequence[Entry]) -> Iterator[Packed | str]:
 
 def _empty(found: Iterable[Entry], names: Iterable[str]) -> Iterator[str]:
     """Those who have a folder and no file in it."""
-    full = {PurePosixPath(name).parts[0] for name in names}
-    folders = {PurePosixPath(entry.name).parts[0] for entry in found if entry.name.strip("/")}
+    # of "." and "/", where an archive begins, there is no first part
+    full, folders = (
+        {part for name in some for part in PurePosixPath(name.strip("/")).parts[:1]}
+        for some in (names, (entry.name for entry in found))
+    )
     for folder in sorted(folders - full):
         if match := _MOODLE.fullmatch(folder):
             yield f"{match['name']}: the folder is empty"
