@@ -838,11 +838,14 @@ def test_a_starter_that_somebody_slows_while_it_runs_is_not_measured():
 def test_a_fork_server_that_somebody_slows_starts_nobody():
     """Both loops would begin with its cores; the submission could take back the others."""
     fork_server().wait_ready()
-    server = psutil.Process(fork_server()._process.pid)
+    server, opened = psutil.Process(fork_server()._process.pid), len(os.listdir("/proc/self/fd"))
     os.sched_setaffinity(server.pid, {min(os.sched_getaffinity(server.pid))})
     with pytest.raises(ChildError, match="on which cores the grader runs, or how soon") as raised, running(LAB.starter):
         pass
     assert raised.value.trusted  # nothing is measured, nobody blamed
+    assert (
+        len(os.listdir("/proc/self/fd")) < opened
+    )  # the server's socket is closed, and no pipe of the child's is left open
     assert not psutil.pid_exists(server.pid)  # it is gone, also where it takes long to end
     with running(LAB.starter) as child:  # by another server
         child.load()

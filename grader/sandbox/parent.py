@@ -74,6 +74,10 @@ class Child:
             server = fork_server()
             self.warden = server.fork(spec, theirs)
             began = machine.scheduling(self.warden)
+        except BaseException:
+            for fd in (requests_end, replies_end, output, status_end, self._lifeline):
+                os.close(fd)
+            raise
         finally:
             for fd in theirs:
                 os.close(fd)
