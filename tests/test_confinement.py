@@ -10,6 +10,7 @@ import sysconfig
 import tempfile
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import nbformat
@@ -57,6 +58,20 @@ def test_a_temporary_folder_with_a_long_path(open_folder, monkeypatch):
 def test_a_trial_that_fails_is_no_confinement():
     with probe._trial() as spec, pytest.raises(RuntimeError, match=r"could not be tried out .* No such file"):
         probe._tried(spec | {"home": "/nowhere"})
+
+
+def test_a_trial_that_does_not_end_is_no_confinement(monkeypatch):
+    """Said as any other reason, where a machine is so busy: `grader` has words for it, and no traceback."""
+    monkeypatch.setattr(probe, "TRIAL_S", 0.0)
+    with probe._trial() as spec, pytest.raises(RuntimeError, match=r"could not be tried out .* took more than 0 s"):
+        probe._tried(spec)
+
+
+@pytest.mark.parametrize("release", ["4.19+", "5.7-rc1", "4.19.0+bpo-cloud"])
+def test_a_kernel_s_release_is_read_however_it_was_built(monkeypatch, release):
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(release=release))
+    with pytest.raises(OSError, match="no /proc of its own"):  # which its callers know
+        confine.own_processes()
 
 
 # ---------------------------------------------------------------- a grader that is not root

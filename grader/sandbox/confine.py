@@ -5,6 +5,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import re
 import resource
 import socket
 import struct
@@ -379,7 +380,7 @@ def own_processes() -> None:
 
     Called as early as `own_shared_memory`."""
     # before Linux 5.8 the option is one of the whole machine's, and without these rights this process would miss its own tree
-    release = tuple(map(int, os.uname().release.split("-")[0].split(".")[:2]))
+    release = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
     if release < (5, 8) or not _permitted() & 1 << _CAP_SYS_PTRACE:
         raise OSError(errno.ENOSYS, "no /proc of its own")
     with _namespaces(_CLONE_NEWNS):

@@ -28,6 +28,7 @@ from grader.sandbox.workspace import Workspace
 
 # what Landlock leaves open to a process of the same user
 _OF_THE_SAME_USER = ("modes of files", "times of files", "limits of processes", "scheduling of processes")
+TRIAL_S = 60.0  # it takes one or two
 FEW_PROCESSES = 64  # the limit while it is tried: to start thousands of them would take seconds
 
 
@@ -109,18 +110,22 @@ def _trial() -> Iterator[dict[str, Any]]:
 
 def _tried(spec: dict[str, Any]) -> dict[str, bool]:
     """By attempt: whether it got through."""
-    done = subprocess.run(
-        [sys.executable, "-m", "grader.sandbox.probe"],
-        input=json.dumps(spec),
-        capture_output=True,
-        text=True,
-        cwd=REPOSITORY,  # where this package is found
-        timeout=60,
-        check=False,
-    )
+    failed = "The confinement of submissions could not be tried out on this machine"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "grader.sandbox.probe"],
+            input=json.dumps(spec),
+            capture_output=True,
+            text=True,
+            cwd=REPOSITORY,  # where this package is found
+            timeout=TRIAL_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"{failed}: it took more than {TRIAL_S:.0f} s. Wait until the machine is free.") from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-        raise RuntimeError(f"The confinement of submissions could not be tried out on this machine: {last}")
+        raise RuntimeError(f"{failed}: {last}")
     return json.loads(done.stdout)
 
 
