@@ -310,6 +310,15 @@ def test_what_the_reference_cannot_follow_does_not_count():
     assert "could follow 200" in warning
     known, _ = compared_part(known, replace(everything, updates={100: {}}), decide)
     assert known.decided is None
+    even = Race(pairs[:1] * 8, checkpoints=(Checkpoint(100, Path(), 6), Checkpoint(90_000, Path(), 8)))
+    for slowed, settled in (
+        (1.0, True),
+        (1.3, False),
+    ):  # that something slowed the starter beside it is no fault of the loop's
+        known, _ = compared_part(
+            replace(even, decided=decide(even.pairs), slowed=slowed), replace(everything, updates={100: {}}), decide
+        )
+        assert known.decided.settled == settled
 
 
 def test_what_has_failed_already_is_not_replayed(monkeypatch, nothing_left):

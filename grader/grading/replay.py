@@ -125,7 +125,8 @@ def compared_part(race: Race, replay: parity_check.Replay, decide: Decide) -> tu
     pairs = race.pairs[: next((each.pairs for each in race.checkpoints if each.step == followed), 0)]
     decided = decide(pairs)
     if decided and race.decided:
-        decided = replace(decided, certain=min(decided.certain, race.decided.certain))
+        certain = min(decided.certain, race.decided.certain)
+        decided = replace(decided, certain=certain, settled=decided.settled and race.slowed == 1)
     warning = (
         f"The loop made {claimed} steps. The reference solution could follow {followed} of them in "
         f"{REPLAY_S:.0f} s. What was timed after those does not count."
