@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grader.data.cache import cache_dir
+from grader.data.cache import cache_dir, whole_file
 from grader.errors import UserError
 
 MEASURED = "measured"
@@ -220,7 +220,8 @@ def keep(device: str, capability: Capability, rates: dict[str, float | None]) ->
     """Keep what `grader.workloads.peaks` measured of this machine's GPU; returns the file. Raises OSError, UserError."""
     kept, path = _read(), _kept()
     kept[device] = {"capability": list(capability), **rates}
-    path.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    with whole_file(path) as part:
+        part.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     return path
 
 

@@ -1,5 +1,7 @@
 """What is known of GPUs: names, formats, where the figures come from."""
 
+import os
+import resource
 from types import SimpleNamespace
 
 import pynvml
@@ -200,6 +202,20 @@ def test_what_was_measured_on_this_machine_is_kept_and_comes_before_the_sheet(mo
     for damage in ("", "[]", "{", '{"Tesla T4": 3}', '{"Tesla T4": {"capability": [7, 5], "fp32": "x"}}', "\x00"):
         path.write_text(damage)
         assert peaks("Tesla T4") is DATA_SHEETS["Tesla T4"]
+
+
+def test_what_cannot_be_kept_costs_nothing_that_was_kept(monkeypatch, tmp_path):
+    monkeypatch.setenv("GRADER_CACHE", str(tmp_path))
+    path = keep("Tesla T4", (7, 5), RATES)
+    before = path.read_bytes()
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, most[1]))  # as a disk that is full
+    try:
+        with pytest.raises(OSError):
+            keep("another", (9, 0), RATES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    assert path.read_bytes() == before and os.listdir(tmp_path) == [path.name]
 
 
 @pytest.mark.parametrize("damage", [{"fp32": None}, {"half": -1.0}, {"memory": float("nan")}, {"half": float("inf")}])

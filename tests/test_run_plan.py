@@ -1,13 +1,17 @@
 """When `grader run` takes a job for warm, and how long it measures: the rule on step times of public scripts, as they were recorded."""
 
 import json
+import os
 import random
+import resource
 import sys
 from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
+from grader.frontends.run import _compress
+from grader.own.record import _alone
 from grader.own.running import WATCH
 
 sys.path.insert(0, str(WATCH))
@@ -127,3 +131,22 @@ def test_windows_that_differ_are_told_from_noise_and_bursts():
     assert not plans.alike([0.01] * 20, [0.012] * 20, 1)
     assert plans.alike([0.01, 0.012] * 10, [0.0105, 0.0115] * 10, 1)
     assert plans.alike([0.01] * 20, [], 1), "the job ended"
+
+
+def test_a_step_that_took_no_time_ends_no_report():
+    """What a step took besides, such as an evaluation, is taken off, and may be all of it."""
+    assert _alone({"times": [0.0, 2.0], "held_up": [0.0, 1.0], "steps": 2}) == [0.0, 1.0]
+
+
+def test_a_trace_is_kept_whole_or_not_at_all(tmp_path):
+    (tmp_path / "raw").write_bytes(os.urandom(1 << 16))
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 12, most[1]))  # as a disk that is full
+    try:
+        with pytest.raises(OSError):
+            _compress(tmp_path / "raw", tmp_path / "trace.json.gz")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    assert os.listdir(tmp_path) == ["raw"]
+    _compress(tmp_path / "raw", tmp_path / "trace.json.gz")
+    assert os.listdir(tmp_path) == ["trace.json.gz"]

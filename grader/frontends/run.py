@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grader import machine
+from grader.data.cache import whole_file
 from grader.errors import UserError
 from grader.frontends import diagnose, diagnose_job, diagnosis_page
 from grader.frontends.options import add_command, command_of, duration
@@ -254,10 +255,8 @@ def _waited_ns(process: dict[str, Any], step_s: float) -> float | None:
 
 
 def _compress(source: Path, target: Path) -> None:
-    part = target.with_name(target.name + ".part")
-    with source.open("rb") as raw, gzip.open(part, "wb", compresslevel=3) as packed:
+    with whole_file(target) as part, source.open("rb") as raw, gzip.open(part, "wb", compresslevel=3) as packed:
         shutil.copyfileobj(raw, packed)
-    part.replace(target)
     source.unlink()
 
 

@@ -115,7 +115,7 @@ def _alone(process: dict[str, Any]) -> list[float]:
     alone = []
     for i, block_s in enumerate(blocks):
         lost_s = held_up[(i + 1) * n - 1] - held_up[max(0, i * n - 1)]
-        alone.append(block_s * (1 - min(MOST_HELD_UP, lost_s / (block_s * n * steps))))
+        alone.append(block_s * (1 - min(MOST_HELD_UP, lost_s / max(block_s * n * steps, 1e-9))))
     return alone
 
 
