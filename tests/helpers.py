@@ -4,7 +4,9 @@ import contextlib
 import ctypes
 import mmap
 import os
+import random
 import re
+import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -149,6 +151,15 @@ def inhabitants(folder: str | Path) -> list[psutil.Process]:
             if process.cwd().startswith(f"{folder}/") or MARKER in process.cmdline():
                 found.append(process)
     return found
+
+
+def free_port() -> int:
+    """For a server that starts later. It lies below those that the kernel gives to whoever asks for any, who would take it meanwhile."""
+    for port in random.SystemRandom().sample(range(15_000, 30_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port is free")
 
 
 def workspaces() -> list[Path]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from distributed import Client, Security
-from helpers import eventually
+from helpers import eventually, free_port
 
 from grader import labs, machine
 from grader.classroom import coordinator, gateway, keys, pool
@@ -32,12 +32,6 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 NAME = "2a_workers"
 RAISES = "# submission cell 1\ndef train(job):\n    raise ValueError('on purpose')\n    yield\n"
 SLOW = "import time\n\ntime.sleep(10)\n" + RAISES
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_workers_with_two_gpus_each(monkeypatch):
