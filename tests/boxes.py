@@ -344,7 +344,7 @@ def enter(names: Iterable[str]) -> None:
 def run(names: Iterable[str], command: list[str]) -> int:
     """Run a command in a box and leave nothing behind; returns its exit status."""
     global scratch
-    scratch = tempfile.mkdtemp(prefix="box-", dir="/var/tmp")
+    scratch = tempfile.mkdtemp(prefix=f"box-{os.getppid()}-", dir="/var/tmp")  # whoever asked for it knows it by that
     os.chmod(scratch, 0o755)
     parent = os.getpid()
     try:
