@@ -444,3 +444,29 @@ def test_a_mark_of_which_only_a_part_is_certain_says_so(course, capsys):
     found = {row["student"]: row["note"] for row in read(course / "measured" / "marks.csv")}
     assert found["bob"] == f"inconclusive: Throughput; {marks.UNMARKED}"
     assert "Inconclusive" in err and f"{NAME}: bob" in err.split("Inconclusive")[1] and "--again" in err
+
+
+def test_what_canvas_has_stays_where_there_is_no_mark(tmp_path):
+    """Its importer, lib/gradebook_importer.rb, takes an empty cell for a grade that was deleted. It exports EX and N/A."""
+    head = ["Student", "ID", "SIS Login ID", "Section", "Lab 2a (7)"]
+    had = {"Lee, Ann": "1", "Ex, Ed": "EX", "Old, Olga": "17,50", "None, Nina": "N/A", "Open, Otto": "8", "Li, Bo": ""}
+    body = [["    Points Possible", "", "", "", "20,00"], *([n, str(at), "", "A", v] for at, (n, v) in enumerate(had.items()))]
+    made = [mark_of("Ann", 50, ("Ann", "Lee")), mark_of("Ed", 0, ("Ed", "Ex"))]
+    made.append(Mark(NAME, "Otto", None, None, first_name="Otto", last_name="Open"))
+    text, missing = marks.canvas(made, {}, table_of(tmp_path / "g.csv", head, body, ";"))
+    found = {row["Student"]: row["Lab 2a (7)"] for row in csv.DictReader(io.StringIO(text))}
+    assert found == {"    Points Possible": "20,00"} | had | {"Lee, Ann": "10.0"} and not missing
+
+
+def test_canvas_may_write_names_in_two_columns(tmp_path):
+    """LastName and FirstName of lib/gradebook_exporter.rb. Its importer wants each of the columns about a student in place."""
+    about = ["LastName", "FirstName", "ID", "SIS User ID", "SIS Login ID", "Integration ID", "Root Account", "Section"]
+    head = [*about, "Notes", "Lab 2a (7)", "Lab 2a Current Score", "Lab 2a Unposted Final Score (Autumn)", "Override Score"]
+    points = ["    Points Possible", *[""] * 8, "50", "(read only)", "(read only)", ""]
+    body = [points, ["de la Cruz", "José", "9", "s9", "jc", "i9", "x.org", "A", "", "", "", "", ""]]
+    text, missing = marks.canvas([mark_of("José", 50, ("José", "de la Cruz"))], {}, table_of(tmp_path / "g.csv", head, body))
+    possible, row = csv.DictReader(io.StringIO(text))
+    assert list(row) == [*about, "Lab 2a (7)"] and row["Lab 2a (7)"] == "25.0" and not missing
+    assert possible["LastName"] == points[0] and possible["Lab 2a (7)"] == "50" and row["Integration ID"] == "i9"
+    without = table_of(tmp_path / "g.csv", [*about, *head[10:]], [row[:8] + row[9:] for row in body])
+    assert marks.column_of(NAME, marks.read_table(without)[0], without) == "", "a group's score is no assignment"

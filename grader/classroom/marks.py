@@ -178,6 +178,9 @@ def _safe(cell: Any) -> Any:
 # (student, lab) -> the number that Canvas or Moodle knows them by, from `grader class collect`; lab "" for any lab
 People = Mapping[tuple[str, str], str]
 CANVAS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")
+_STUDENT = {*CANVAS, "LastName", "FirstName", "Integration ID", "Root Account"}  # all columns about a student
+_NO_ASSIGNMENT = re.compile(r"\b(Current|Final|Override) (Score|Points|Grade|Status)( \(.*\))?\s*$")
+_EXCUSED = "EX"
 
 
 def canvas(made: Sequence[Mark], people: People, export: Path | None = None) -> tuple[str, list[str]]:
@@ -187,13 +190,13 @@ def canvas(made: Sequence[Mark], people: People, export: Path | None = None) -> 
     if export is None:
         return csv_text([[*CANVAS, *named], *_new_canvas(made, people, named)]), []
     head, body = read_table(export)
-    if not {"Student", "ID"} <= set(head):
+    if "ID" not in head or not {"Student", "LastName"} & set(head):
         raise UserError(
             f"{export} is not a gradebook of Canvas, because it has no columns Student and ID. Export it under Grades."
         )
-    kept = [column for column in CANVAS if column in head]
+    kept = [column for column in head if column in _STUDENT]
     columns = {lab: column_of(lab, head, export) for lab in named}
-    possible = next((row for row in body if row["Student"].strip() == "Points Possible"), {})
+    possible = next((row for row in body if row[head[0]].strip() == "Points Possible"), {})
     students = [row for row in body if row["ID"].strip()]  # above them stand rows of another kind
     lines = [_canvas_line(row) for row in students]
     cells: dict[int, dict[str, Any]] = defaultdict(dict)
@@ -202,12 +205,12 @@ def canvas(made: Sequence[Mark], people: People, export: Path | None = None) -> 
         most = _number(possible.get(columns[lab], "")) or 100
         found, without = _matched([mark for mark in made if mark.lab == lab], lines, people)
         missing += [f"{mark.student}, {mark.lab}" for mark in without]
+        for row in body:  # an empty cell would delete the grade that Canvas has
+            cells[id(row)][lab] = row.get(columns[lab]) or (100 if row is possible else "")
         for at, mark in found.items():
-            cells[id(students[at])][lab] = _share(mark, most)
-    for row in body:
-        if not row["ID"].strip():
-            cells[id(row)] = {lab: row.get(columns[lab]) or (100 if row is possible else "") for lab in named}
-    rows = [[*(row[column] for column in kept), *(cells[id(row)].get(lab, "") for lab in named)] for row in body]
+            if cells[id(students[at])][lab] != _EXCUSED:
+                cells[id(students[at])][lab] = _share(mark, most) or cells[id(students[at])][lab]
+    rows = [[*(row[column] for column in kept), *(cells[id(row)][lab] for lab in named)] for row in body]
     return csv_text([[*kept, *(columns[lab] or lab for lab in named)], *rows]), missing
 
 
@@ -227,7 +230,8 @@ def _new_canvas(made: Sequence[Mark], people: People, named: Sequence[str]) -> l
 def column_of(lab: str, head: Sequence[str], export: Path) -> str:
     """The column of a lab, which Canvas calls after the assignment and its number; "" where there is none."""
     number = lab.partition("_")[0]
-    called = {column: letters(re.sub(r" \(\d+\)\s*$", "", column)) for column in head}
+    assignments = [column for column in head if not _NO_ASSIGNMENT.search(column)]
+    called = {column: letters(re.sub(r" \(\d+\)\s*$", "", column)) for column in assignments}
     names = {letters(lab), letters(labs.get(lab).title)}
     fits = [column for column, own in called.items() if any(name in own for name in names)]
     exact = [column for column, own in called.items() if own in names or own in {number, f"lab{number}"}]
@@ -249,7 +253,8 @@ class _Line:
 
 def _canvas_line(row: Mapping[str, str]) -> _Line:
     ids = (row.get("SIS Login ID", ""), row.get("SIS User ID", ""), row["ID"])
-    return _Line(row["ID"].strip(), tuple(map(str.strip, ids)), (row["Student"],))
+    name = row.get("Student") or f"{row['LastName']}, {row['FirstName']}"
+    return _Line(row["ID"].strip(), tuple(map(str.strip, ids)), (name,))
 
 
 def _matched(made: Sequence[Mark], lines: Sequence[_Line], people: People) -> tuple[dict[int, Mark], list[Mark]]:

@@ -130,7 +130,7 @@ def _listed(path: Path) -> list[Entry]:
     return found
 
 
-_NAMES = (("first_name", "first name", "vorname"), ("last_name", "last name", "surname", "nachname"))
+_NAMES = (("first_name", "first name", "firstname", "vorname"), ("last_name", "last name", "lastname", "surname", "nachname"))
 
 
 def _numbers(row: dict[str, str], own: str) -> frozenset[str]:
