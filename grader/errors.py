@@ -17,7 +17,17 @@ class JobError(Exception):
 # What the small install leaves out (pyproject.toml), by the extra that brings it; everything else is in "course".
 _EXTRAS = {
     "torch": {"torch", "torchvision"},
-    "class": {"nbgrader", "nbconvert", "nbformat", "papermill", "jinja2", "bleach", "distributed", "cryptography"},
+    "class": {
+        "nbgrader",
+        "nbconvert",
+        "nbformat",
+        "papermill",
+        "jinja2",
+        "bleach",
+        "distributed",
+        "cryptography",
+        "yaml",
+    },
 }
 
 

@@ -450,7 +450,10 @@ def test_what_canvas_has_stays_where_there_is_no_mark(tmp_path):
     """Its importer, lib/gradebook_importer.rb, takes an empty cell for a grade that was deleted. It exports EX and N/A."""
     head = ["Student", "ID", "SIS Login ID", "Section", "Lab 2a (7)"]
     had = {"Lee, Ann": "1", "Ex, Ed": "EX", "Old, Olga": "17,50", "None, Nina": "N/A", "Open, Otto": "8", "Li, Bo": ""}
-    body = [["    Points Possible", "", "", "", "20,00"], *([n, str(at), "", "A", v] for at, (n, v) in enumerate(had.items()))]
+    body = [
+        ["    Points Possible", "", "", "", "20,00"],
+        *([n, str(at), "", "A", v] for at, (n, v) in enumerate(had.items())),
+    ]
     made = [mark_of("Ann", 50, ("Ann", "Lee")), mark_of("Ed", 0, ("Ed", "Ex"))]
     made.append(Mark(NAME, "Otto", None, None, first_name="Otto", last_name="Open"))
     text, missing = marks.canvas(made, {}, table_of(tmp_path / "g.csv", head, body, ";"))
@@ -461,10 +464,19 @@ def test_what_canvas_has_stays_where_there_is_no_mark(tmp_path):
 def test_canvas_may_write_names_in_two_columns(tmp_path):
     """LastName and FirstName of lib/gradebook_exporter.rb. Its importer wants each of the columns about a student in place."""
     about = ["LastName", "FirstName", "ID", "SIS User ID", "SIS Login ID", "Integration ID", "Root Account", "Section"]
-    head = [*about, "Notes", "Lab 2a (7)", "Lab 2a Current Score", "Lab 2a Unposted Final Score (Autumn)", "Override Score"]
+    head = [
+        *about,
+        "Notes",
+        "Lab 2a (7)",
+        "Lab 2a Current Score",
+        "Lab 2a Unposted Final Score (Autumn)",
+        "Override Score",
+    ]
     points = ["    Points Possible", *[""] * 8, "50", "(read only)", "(read only)", ""]
     body = [points, ["de la Cruz", "José", "9", "s9", "jc", "i9", "x.org", "A", "", "", "", "", ""]]
-    text, missing = marks.canvas([mark_of("José", 50, ("José", "de la Cruz"))], {}, table_of(tmp_path / "g.csv", head, body))
+    text, missing = marks.canvas(
+        [mark_of("José", 50, ("José", "de la Cruz"))], {}, table_of(tmp_path / "g.csv", head, body)
+    )
     possible, row = csv.DictReader(io.StringIO(text))
     assert list(row) == [*about, "Lab 2a (7)"] and row["Lab 2a (7)"] == "25.0" and not missing
     assert possible["LastName"] == points[0] and possible["Lab 2a (7)"] == "50" and row["Integration ID"] == "i9"

@@ -7,7 +7,7 @@ import re
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -17,7 +17,7 @@ from typing import Any
 from grader.classroom.archives import Entry, Unusable, entries, is_archive, of_folder
 from grader.classroom.cells import as_released, lab_of, looks_like_a_notebook, no_notebook
 from grader.classroom.layouts import Packed, canvas_number, is_file, packed
-from grader.classroom.people import CANVAS, FORMS, MOODLE, PLAIN, Person, folded, folder_name, no_folder
+from grader.classroom.people import CANVAS, FORMS, ILIAS, MOODLE, PLAIN, Person, folded, folder_name, letters, no_folder
 from grader.errors import UserError
 from grader.result import write_bytes
 from grader.submission import MAX_NOTEBOOK
@@ -128,13 +128,14 @@ def collect(
     due: Callable[[str], datetime | None] = lambda lab: None,
     before: Sequence[Mapping[str, str]] = (),
     handed_in: Mapping[str, datetime] = MappingProxyType({}),
+    groups: Mapping[str, Sequence[Person]] = MappingProxyType({}),
 ) -> Collected:
     """Put the notebooks of one archive into `submitted`. known: the id of a person, "" where nobody knows it. lab: the only one
     that is taken. due: when a lab was due, None where nobody says so. before: what was collected, as `grader class collect` keeps it.
-    handed_in: when Moodle's participants did, by number."""
+    handed_in: when Moodle's participants did, by number. groups: their members, by the letters of the group's name."""
     with opened(archive) as found:
         done = Collected()
-        notebooks = _chosen(found, archive, lab, done)
+        notebooks = _to_members(_chosen(found, archive, lab, done), groups, known)
         ids = _ids(list(notebooks), known, before, done)
         earlier = {(row["student"], row["lab"]): row for row in before}
         for (person, name), newest in notebooks.items():
@@ -157,6 +158,23 @@ def collect(
         return done
 
 
+Notebooks = dict[tuple[Person, str], Packed]  # by person and lab
+
+
+def _to_members(
+    notebooks: Notebooks, groups: Mapping[str, Sequence[Person]], known: Callable[[Person], str]
+) -> Notebooks:
+    """What a group handed in is each member's, but for those who handed in their own."""
+    found = {who: one for who, one in notebooks.items() if letters(who[0].name) not in groups}
+    alone = {(folded(known(person)), lab) for person, lab in found}
+    for (person, lab), one in notebooks.items():
+        for member in groups.get(letters(person.name), ()):
+            if (folded(member.login), lab) not in alone:
+                its = member._replace(system=person.system)
+                found[its, lab] = replace(one, person=its)
+    return found
+
+
 @dataclass(frozen=True)
 class _Found:
     """A notebook and what it is worth as somebody's work: one that names its lab more than one that is only called so, and one
@@ -170,7 +188,7 @@ class _Found:
         return self.named, self.worked, _newer(self.file)
 
 
-def _chosen(found: Sequence[Entry], archive: Path, lab: str, done: Collected) -> dict[tuple[Person, str], Packed]:
+def _chosen(found: Sequence[Entry], archive: Path, lab: str, done: Collected) -> Notebooks:
     """The notebook of each person and lab that counts; what else there is goes to `done`."""
     notebooks: dict[tuple[Person, str], list[_Found]] = defaultdict(list)
     others: dict[Person, list[str]] = defaultdict(list)  # what a person handed in beside notebooks
@@ -262,9 +280,11 @@ def _lab_of(each: Packed, archive: Path, lab: str, read: dict[Person, int]) -> t
     return found, _Found(each, bool(says), not as_released(data, found))
 
 
-def _newer(each: Packed) -> tuple[int, datetime, datetime, int, str]:
+def _newer(each: Packed) -> tuple[Any, ...]:
     again, never = _AGAIN.search(each.file), datetime.min.replace(tzinfo=UTC)
-    return each.number, each.when or never, each.changed or never, int(again[1]) if again else 0, each.path
+    parts = re.split(r"(\d{1,18})", each.path)  # Version 10 comes after Version 9
+    counted = [int(part) if at % 2 else part for at, part in enumerate(parts)]
+    return each.number, each.when or never, each.changed or never, int(again[1]) if again else 0, counted
 
 
 def _is_newer(each: Packed, earlier: Mapping[str, str] | None) -> None:
@@ -313,12 +333,12 @@ def _ids(
 
 def _when_handed_in(each: Packed, due: datetime | None, listed: Mapping[str, datetime]) -> datetime | None:
     """None where nobody knows. Moodle and Canvas write the time of the download: of Moodle only its worksheet has the other, Canvas
-    says by a word who is late. Of folders and clones it is that of the copy."""
+    and ILIAS say by a word who is late. Of folders and clones it is that of the copy."""
     if each.person.system == MOODLE:
         return listed.get(each.person.number)
     if each.person.system in UNTIMED:
         return None
-    if each.person.system == CANVAS and due and each.when and not each.late:
+    if each.person.system in (CANVAS, ILIAS) and due and each.when and not each.late:
         return min(each.when, due)
     return each.when
 

@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from grader import labs
+from grader.errors import UserError
 
 MOODLE, CANVAS, BRIGHTSPACE, BLACKBOARD, SAKAI = "moodle", "canvas", "brightspace", "blackboard", "sakai"
+ILIAS, GRADESCOPE = "ilias", "gradescope"
 FORMS, PLAIN = "forms", "folders"  # files of Google's forms, folders of any kind
 _DROPPED = re.compile(r"[&<>\"`|':\\/]")  # Moodle leaves these out of a file's name
 OWN, NUMBER, SORTED, SPOKEN = "own", "number", "sorted", "spoken"  # by what a person is known
+PATIENCE_S = 120  # for which another program may lock the gradebook
 LONGEST = 200  # bytes of a folder's name: file systems take 255
 
 
 class Person(NamedTuple):
-    """Who handed in, as the archive says it. number: the user's in Canvas and Brightspace, the participant's in one assignment of
-    Moodle; login: the user's own id, where the archive has it."""
+    """Who handed in, as the archive says it. number: the user's in Canvas, Brightspace and ILIAS, the participant's in one assignment
+    of Moodle; login: the user's own id, where the archive has it."""
 
     system: str
     name: str
@@ -30,23 +33,31 @@ class Person(NamedTuple):
 
 @dataclass(frozen=True)
 class Entry:
-    """A student of a list. numbers: those by which Canvas or Moodle may call the student."""
+    """A student of a list. numbers: those by which Canvas or Moodle may call the student; group: with whom the student hands in."""
 
     own: str
     names: tuple[str, ...]
     numbers: frozenset[str] = frozenset()
+    group: str = ""
 
 
 @contextlib.contextmanager
 def gradebook_at(path: Path) -> Iterator[Any | None]:
-    """nbgrader's gradebook, into which somebody may be writing; None where there is none."""
+    """nbgrader's gradebook, into which somebody may be writing; None where there is none. Raises UserError for one that is locked or
+    damaged."""
     if not path.exists():
         yield None
         return
     from nbgrader.api import Gradebook
+    from sqlalchemy.exc import DatabaseError
 
-    with Gradebook(f"sqlite:///{path}?timeout=120") as book:
-        yield book
+    try:
+        with Gradebook(f"sqlite:///{path}?timeout={PATIENCE_S}") as book:
+            yield book
+    except DatabaseError as error:
+        locked = f"another program has kept it locked for {PATIENCE_S} s, so end that one, and run the command again"
+        why = locked if "locked" in str(error.orig) else f"{error.orig}. Put a copy in its place"
+        raise UserError(f"The gradebook {path} cannot be used: {why}.") from None
 
 
 def assigned(book: Any) -> set[str]:
@@ -97,6 +108,15 @@ def _signs(entries: Iterable[Entry]) -> dict[tuple[str, str], set[str]]:
             signs |= {(SORTED, each) for each in _sorted_names(name)} | {(SPOKEN, each) for each in spoken_names(name)}
         for sign in signs:
             found[sign].add(entry.own)
+    return found
+
+
+def groups_of(entries: Iterable[Entry]) -> dict[str, list[Person]]:
+    """The members of each group, by the letters of its name."""
+    found: dict[str, list[Person]] = defaultdict(list)
+    for entry in entries:
+        if group := letters(entry.group):
+            found[group].append(Person("", entry.own, min(entry.numbers) if len(entry.numbers) == 1 else "", entry.own))
     return found
 
 

@@ -13,8 +13,12 @@ MAXIMUM = ("Maximum Grade", "Bestwertung", "Maximalbewertung", "Höchste Bewertu
 HANDED_IN = ("Last modified (submission)", "Zuletzt geändert (Abgabe)")
 _ENGLISH = "january february march april may june july august september october november december"
 _GERMAN = "januar februar märz april mai juni juli august september oktober november dezember"
+# also shortened: Sep, Sept
 _MONTHS = {
-    word: at for names in (_ENGLISH, _GERMAN) for at, name in enumerate(names.split(), 1) for word in (name, name[:3])
+    name[:size]: at
+    for names in (_ENGLISH, _GERMAN)
+    for at, name in enumerate(names.split(), 1)
+    for size in range(3, len(name) + 1)
 }
 
 

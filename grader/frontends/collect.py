@@ -12,7 +12,8 @@ from grader import labs
 from grader.classroom.archives import is_archive
 from grader.classroom.collect import Collected, Taken, collect
 from grader.classroom.marks import read_table
-from grader.classroom.people import CANVAS, FORMS, MOODLE, PLAIN, Entry, assigned, gradebook_at, named, who_is
+from grader.classroom.people import CANVAS, MOODLE, Entry, assigned, gradebook_at, groups_of, named, who_is
+from grader.classroom.store import Store
 from grader.classroom.worksheet import IDENTIFIER, handed_in
 from grader.errors import UserError
 from grader.frontends.classroom import GRADEBOOK
@@ -27,6 +28,7 @@ ID_COLUMNS = (
     "username",
     "anmeldename",
     "sis login id",
+    "login_id",
     "id number",
     "id-nummer",
     "email address",
@@ -39,7 +41,7 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.set_defaults(run=take_in)
     sub.description = (
         "Puts the notebooks of Moodle's *Download all submissions*, of Canvas' *Download Submissions*, of what "
-        "Brightspace, Blackboard, Sakai and Google's forms pack, and of folders of students to "
+        "Brightspace, Blackboard, Sakai, ILIAS, Gradescope and Google's forms pack, and of folders of students to "
         "SUBMITTED/STUDENT/LAB/LAB.ipynb, with their times in timestamp.txt. Each notebook says which lab it is of. "
         "Students get their ids from --students, or from the gradebook by name. Without either, their names are used."
     )
@@ -50,14 +52,25 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--to", type=Path, default=Path("submitted"), metavar="SUBMITTED", help=words)
     sub.add_argument("--lab", type=labs.full, default="", help="take only this lab's notebooks")
     who = (
-        "CSV with the students' ids (id, username, SIS Login ID), and their names or numbers. Canvas' gradebook "
-        "and Moodle's worksheet will do"
+        "CSV with the students' ids (id, username, SIS Login ID), their names or numbers, and their groups. Canvas' "
+        "gradebook and Moodle's worksheet will do"
     )
     sub.add_argument("--students", type=Path, metavar="FILE", help=who)
 
 
+class _Place(Store):
+    """The folder of the submissions, into which one person collects at a time: the list of who is who is written anew."""
+
+    writer, option = "`grader class collect`", "--to"
+
+
 def take_in(options: argparse.Namespace) -> int:
     """Exit status: 0, or 1 where something was not taken."""
+    with _Place(options.to).locked():
+        return _take_in(options)
+
+
+def _take_in(options: argparse.Namespace) -> int:
     archives = [one for each in options.archives for one in ((_archives(each) or [each]) if each.is_dir() else [each])]
     book = options.to.absolute().parent / GRADEBOOK
     listed = _listed(options.students) if options.students else []
@@ -65,7 +78,8 @@ def take_in(options: argparse.Namespace) -> int:
     known, due = who_is(listed, _people(book)), _due(book)
     all_done = Collected()
     for archive in archives:
-        done = collect(archive, options.to, known, options.lab, due, remembered(options.to), times)
+        before = remembered(options.to)
+        done = collect(archive, options.to, known, options.lab, due, before, times, groups_of(listed))
         for name in ("taken", "left", "broken", "beside", "twice", "alike"):
             getattr(all_done, name).extend(getattr(done, name))
         for each in done.taken:
@@ -78,8 +92,8 @@ def take_in(options: argparse.Namespace) -> int:
     _list("Of a lab that your gradebook does not have", _not_set(book, all_done.taken), tell)
     _list("Perhaps one student with two folders", all_done.twice, tell)
     _list("Students who share a name, so give --students", all_done.alike, tell)
-    for systems, words in (((MOODLE,), _MOODLE_TIMES), ((FORMS, PLAIN), _NO_TIMES)):
-        if untimed := sum(each.person.system in systems and each.when is None for each in all_done.taken):
+    for of_moodle, words in ((True, _MOODLE_TIMES), (False, _NO_TIMES)):
+        if untimed := sum((each.person.system == MOODLE) == of_moodle and not each.when for each in all_done.taken):
             tell(f"{untimed} without a time, so they never count as late. {words}")
     _list("Not taken", all_done.left, tell)
     return int(bool(all_done.left or all_done.broken))
@@ -126,11 +140,18 @@ def _listed(path: Path) -> list[Entry]:
         first, last = (next((row[n] for n in head if n.lower() in names), "") for names in _NAMES)
         # of two addresses that begin alike, both stay whole
         if own := name if short[name] == 1 else own:
-            found.append(Entry(own, (*row.values(), *named(first, last)), _numbers(row, column)))
+            group = next((row[n].strip() for n in head if n.lower() in _GROUPS), "")
+            found.append(Entry(own, (*row.values(), *named(first, last)), _numbers(row, column), group))
     return found
 
 
-_NAMES = (("first_name", "first name", "firstname", "vorname"), ("last_name", "last name", "lastname", "surname", "nachname"))
+_NAMES = (
+    ("first_name", "first name", "firstname", "vorname"),
+    ("last_name", "last name", "lastname", "surname", "nachname"),
+)
+
+
+_GROUPS = ("group", "gruppe", "group_name", "group name")  # Moodle's worksheets, and the groups that Canvas exports
 
 
 def _numbers(row: dict[str, str], own: str) -> frozenset[str]:
