@@ -30,6 +30,13 @@ NO_OPERATORS = (
 WARM_UP = "Record steps after a warm-up."
 NEVER_WAITS, AS_LONG = 0.95, 0.8  # share of the step that the host is at work; of a cost: as much
 MANY_LAUNCHES = 50  # in one call of an operator
+# Operators that compute nothing, so what takes long beneath one is Python, as of a tensor subclass, or a thread that was held up.
+VIEW = re.compile(
+    r"aten::(_?(unsafe_)?(view|split|reshape_alias|squeeze|unsqueeze)(_with_sizes|_as|_dtype)?_?|expand(_as)?|narrow|slice|select|as_strided|t|transpose|permute|detach_?"
+    r"|alias|chunk|unbind|unfold|movedim|diagonal|resolve_(conj|neg)|lift_fresh)$"
+)
+BENEATH = ", so either Python ran beneath it, as for a tensor subclass or a fake tensor, or the thread was held up"
+SLICE_NS, TURNS, ONE_LENGTH = 500_000, 6, 0.1  # a GPU's turn, from which on; pauses; how far they differ
 PAUSE_NS = 100_000  # between two operators: a shorter one is the cost of Python
 # Functions of Python in which one thread waits for another, or for a process.
 WAITS_FOR_OTHERS = re.compile(
@@ -126,6 +133,7 @@ class Told:
     allocating: bool = False  # most of it was in calls that allocate or free memory of the GPU
     pinning: bool = False  # most of it was in calls that pin memory of the host
     starting: bool = False  # most of it was in calls that a GPU needs once
+    sharing: bool = False  # the GPU is another process's in turns
     searching: bool = False  # most of it was reading whether a gradient has a NaN
 
 
@@ -162,10 +170,13 @@ def of_host(trace: Trace, steps: Steps, b: Breakdown) -> Told:
             "Most of it begins where the host has just read values from the GPU. Worked on there, they need no wait."
         )
     said += () if known else _who(d, total)
-    cpu = [(name, ns) for name, ns in d.operators if ns >= 0.2 * total]
-    if cpu:
-        most = sum(ns for _, ns in cpu) >= MUCH * total
-        said.insert(0 if most else len(said), f"Of it {_listed(cpu)} worked on tensors of the CPU.")
+    long = [(name, ns) for name, ns in d.operators if ns >= 0.2 * total]
+    views = [each for each in long if VIEW.match(each[0])]
+    cpu = [each for each in long if each not in views]
+    for mine, does in ((views, f"only made views{BENEATH}"), (cpu, "worked on tensors of the CPU")):
+        if mine:
+            most = sum(ns for _, ns in mine) >= MUCH * total
+            said.insert(0 if most else len(said), f"Of it {_listed(mine)} {does}.")
     return Told(said, collecting=d.collecting >= MUCH * total, compiling=d.compiling >= MUCH * total)
 
 
@@ -236,6 +247,23 @@ def _kinds(away: Away) -> list[intervals.Intervals]:
     named = intervals.difference(away.named, away.starting)
     copied = intervals.difference(intervals.difference(away.copied, away.starting), away.named)
     return [away.starting, named, copied]
+
+
+# --- work that is queued -------------------------------------------------------------------------------------------
+
+
+def of_queue(trace: Trace, steps: Steps, b: Breakdown) -> Told:
+    """Whether most pauses are of one length, as where the driver gives a GPU to several processes in turns."""
+    mine = b.gaps.cause == PARTS.index("idle_queue")
+    length = (b.gaps.end - b.gaps.start)[mine]
+    turn = float(np.median(length[length >= SLICE_NS])) if (length >= SLICE_NS).any() else 0.0
+    alike = np.abs(length - turn) <= ONE_LENGTH * turn
+    if not turn or alike.sum() < TURNS or length[alike].sum() < MOST_IN * length.sum():
+        return Told([])
+    several = len(np.unique(trace.name[b.gaps.after[mine][alike]])) > 1  # else the same kernel waits each time
+    count = plain_number(alike.sum() / len(steps))
+    said = f"{count} pauses per step are all about {ms(turn)} long, as where another process has its turn on the GPU."
+    return Told([said] if several else [], sharing=several)
 
 
 # --- launches and waits -------------------------------------------------------------------------------------------

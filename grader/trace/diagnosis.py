@@ -96,6 +96,8 @@ class _Case:
             self.told = about(self.trace, self.steps, self.b)
         elif cause == "launch":
             self.told = details.of_launches(self.trace, self.steps, self.m, self.b)
+        elif cause == "queue":
+            self.told = details.of_queue(self.trace, self.steps, self.b)
         elif cause == "sync":
             self.told = details.of_waits(self.trace, self.steps)
         elif self.slow and cause == ("compute" if self.slow.matmul else "memory"):
@@ -413,6 +415,8 @@ def _advice(cause: str, runner_up: str, case: _Case) -> tuple[str, ...]:
             "Let PyTorch keep its memory. Unset PYTORCH_NO_CUDA_MEMORY_CACHING, call no torch.cuda.empty_cache() in the loop, and need "
             "less than the GPU has, as a full one frees and asks again at each step.",
         )
+    if case.told.sharing:
+        ways.insert(0, "See in nvidia-smi who else uses this GPU, and give each process one of its own, or use MPS.")
     if case.told.pinning:
         ways.insert(0, "Pin memory once, and use it again. A DataLoader with pin_memory=True does that in a thread.")
     if case.slow and cause == ("compute" if case.slow.matmul else "memory"):

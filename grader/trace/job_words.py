@@ -37,7 +37,7 @@ LATE = {  # what late ranks take longer for: in words, and what helps
     "copies": "it copies longer between CPU and GPU",
     "data": "it waits for its data",
     "host": "its host launches work late",
-    "other": "its GPU waits for another stream",
+    "other": "its queued work waits on the GPU's side",
     "start": "it began the recorded step later",
 }
 FIX = {
@@ -56,7 +56,9 @@ FIX = {
         "Look at its host: other processes, fewer or slower cores, a process on the wrong socket (numactl), garbage collection.",
         "Find what this rank alone does: logging, metrics, checkpoints. Often that is rank 0.",
     ),
-    "other": ("Look at what its queued work waits for: another stream or an event.",),
+    "other": (
+        "Look at what its queued work waits for: another stream, an event, or another process that uses its GPU. Diagnose its trace alone.",
+    ),
     "start": ("Record several steps: what held this rank lies before the recorded one.",),
 }
 

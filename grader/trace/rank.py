@@ -60,7 +60,7 @@ class Rank:
     diagnosis: Diagnosis
     calls: Collectives  # all of them
     step: np.ndarray  # label of the step that called each, -1 outside of the counted ones
-    before: np.ndarray  # [calls, OWN]: what it did from the end of the collectives before each to its start
+    before: np.ndarray  # [calls, OWN]: what it did from the start of the collective before each to its start
     follows: np.ndarray  # whether one was recorded before each
     busy: Intervals  # when it computed or copied
     kernels: float  # per step, without collectives
@@ -160,9 +160,10 @@ def _on_cpu(trace: Trace, steps: Steps) -> dict[str, Intervals]:
 
 
 def _before(calls: Collectives, doing: dict[str, Intervals]) -> tuple[np.ndarray, np.ndarray]:
-    """What the rank did between all earlier collectives and each, ns; and whether there was an earlier one."""
+    """What the rank did from the start of the collective before to that of each, ns; and whether there was one. What runs beside a
+    collective counts: a rank that waits there long has then less to do afterwards."""
     order = np.argsort(calls.start, kind="stable")
-    last = np.append(-1, np.maximum.accumulate(calls.end[order])[:-1]) if len(order) else calls.end
+    last = np.append(-1, calls.start[order][:-1]) if len(order) else calls.end
     done = np.empty(len(calls), np.int64)
     done[order] = last
     follows = np.ones(len(calls), bool)

@@ -10,6 +10,7 @@ from grader.trace.rank_match import Matched
 
 START = "start"  # began its recording later
 WHY = (*OWN, START)
+HALF = 0.5  # of a lateness, that what is longer in a whole step must explain
 
 
 class Waits:
@@ -109,4 +110,17 @@ class Waits:
                 found[name] += ns
             for row in np.flatnonzero(rows & ~follows[:, r]).tolist():
                 found[START] += max(0.0, float(low[r] - low[early[row]].mean()))
-        return {name: ns / self.n / max(len(late), 1) for name, ns in found.items()}
+        found = {name: ns / self.n / max(len(late), 1) for name, ns in found.items()}
+        return self._in_a_step(found, late)
+
+    def _in_a_step(self, found: dict[str, float], late: Sequence[int]) -> dict[str, float]:
+        """Of nothing more than what these ranks take longer for in a whole step, if that explains it: what one does before a
+        collective, another may have done before the last one."""
+        mine, others = (
+            [rank.parts for r, rank in enumerate(self.ranks) if (r in late) == is_late] for is_late in (True, False)
+        )
+        if not mine or not others:
+            return found
+        more = {name: np.mean([each[name] for each in mine]) - min(each[name] for each in others) for name in OWN}
+        bounded = {name: min(ns, max(0.0, float(more.get(name, ns)))) for name, ns in found.items()}
+        return bounded if sum(bounded.values()) >= HALF * sum(found.values()) else found

@@ -280,9 +280,10 @@ def _by_annotation(trace: Trace, moments: np.ndarray) -> Windows | None:
         mine = own[of == one]
         end = np.maximum.accumulate(trace.end[mine])
         mine = mine[np.append(True, trace.start[mine[1:]] >= end[:-1] - TOUCHING_NS)]  # the outermost
-        if len(mine) < 2:
+        work = _work(moments, trace.start[mine], trace.end[mine])
+        if len(mine) < 2 or work.max() >= MATCH * work.sum():  # one of them is the step, and the others are empty
             continue
-        inside = _work(moments, trace.start[mine], trace.end[mine]).sum() / max(len(moments), 1)
+        inside = work.sum() / max(len(moments), 1)
         rank = (round(float(inside), 1), int(trace.duration[mine].sum()))
         if best is None or rank > best[:2]:
             best = (*rank, mine)

@@ -1,0 +1,114 @@
+"""What traces that strangers published once got wrong, each made again in a few lines."""
+
+import json
+
+import kineto
+import pytest
+from test_trace_anybody import GEMM, Job, seen
+
+from grader import trace
+from grader.trace.job import job
+from grader.trace.rank import rank_of
+
+
+def test_numbered_marks_of_which_one_holds_the_work_are_no_steps():
+    job = Job()
+    start = job.now
+    for _ in range(40):
+        job.op(length=100)
+    job.wait().mark("generate_masks 0", start)
+    for number in range(1, 60):
+        start = job.now
+        job.now += 30
+        job.mark(f"generate_masks {number}", start)
+    a = seen(job)
+    assert a.metrics.steps == 1 and a.metrics.kernels == 40 and a.diagnosis.cause
+    assert 'one "generate_masks 0"' in a.metrics.notes[-1]
+
+
+def held(name, length=30_000):
+    """Steps in which one operator that launches nothing takes long."""
+    job = Job()
+    for number in range(4):
+        start = job.now
+        for _ in range(10):
+            job.op(length=10)
+        job.event("cpu_op", name, job.now, length)
+        job.now += length + 10
+        job.op().wait().mark(f"ProfilerStep#{number}", start)
+    return seen(job).diagnosis
+
+
+@pytest.mark.parametrize("name", ["aten::split_with_sizes", "aten::expand", "aten::as_strided", "aten::detach"])
+def test_an_operator_that_makes_a_view_works_on_nothing(name):
+    d = held(name)
+    assert d.cause == "host-bound" and "tensors of the CPU" not in d.text
+    assert f"Of it {name} (30 ms) only made views" in d.text
+
+
+def test_others_work_on_tensors_of_the_cpu():
+    assert "Of it aten::embedding (30 ms) worked on tensors of the CPU" in held("aten::embedding").text
+
+
+def in_turns(pauses, kernel=GEMM + "_{}"):
+    """Steps whose queued kernels are held up for that long, us, one after the other."""
+    job = Job()
+    for number in range(4):
+        start = job.now
+        for i in range(len(pauses) * 5):
+            if i % 5 == 4:
+                job.gpu = max(job.gpu, job.now) + pauses[i // 5]
+            job.op(length=50, kernel=kernel.format(i))
+        job.wait().mark(f"ProfilerStep#{number}", start)
+    return seen(job).diagnosis
+
+
+def test_pauses_of_one_length_are_another_process_s_turns():
+    d = in_turns([2300, 2400, 2350, 2380, 2200, 2390])
+    assert d.cause == "queue-bound" and "another process" in d.text and "nvidia-smi" in d.what_to_try[0]
+
+
+@pytest.mark.parametrize(
+    "job", [([300, 9000, 2400, 5000, 700, 1500],), ([2400],), ([2400] * 6, GEMM)], ids=["uneven", "few", "one_kernel"]
+)
+def test_other_pauses_are_not(job):
+    d = in_turns(*job)
+    assert d.cause == "queue-bound" and "another process" not in d.text and "nvidia-smi" not in d.what_to_try[0]
+
+
+def with_work_beside(host):
+    """A rank that launches a collective once its host is ready, us after the step's begin, and then computes beside it before the next
+    one; the last rank is ready after 5 ms."""
+    events, ids, at, compute, short = [], 0, 1000.0, 8000.0, 100.0
+
+    def add(cat, name, ts, dur, tid=1, **args):
+        pid = 0 if cat == "kernel" else 1
+        events.append({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args})
+
+    for number in range(5):
+        first, ready = 5000.0 + 10, host + 10
+        for name, stream, start, length in (
+            ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 20, ready, first + short - ready),
+            (GEMM, 7, ready, compute),
+            ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 20, ready + compute, first + short - ready),
+        ):
+            ids += 1
+            add("cpu_op", "aten::mm", at + host, 6)
+            add("cuda_runtime", "cudaLaunchKernel", at + host + 1, 4, correlation=ids)
+            add("kernel", name, at + start, length, stream, device=0, stream=stream, correlation=ids)
+        end = at + first + compute + short + 20
+        add("cuda_runtime", "cudaDeviceSynchronize", at + host + 8, end - at - host - 10)
+        add("user_annotation", f"ProfilerStep#{number}", at, end - at)
+        at = end
+    return events
+
+
+def test_what_ranks_do_beside_a_collective_makes_none_late():
+    ranks = []
+    for number, host in enumerate((0.0, 0.0, 0.0, 5000.0)):
+        told = {"distributedInfo": {"backend": "nccl", "rank": number, "world_size": 4}}
+        text = json.dumps(kineto.document(with_work_beside(host), devices=4, **told))
+        ranks.append(rank_of(trace.analyse(trace.read_bytes(text.encode())), f"rank{number}.json"))
+    found = job(ranks)
+    assert found.cause == "straggler" and [found.ranks[r].rank for r in found.stragglers] == [3]
+    assert found.why["host"] == pytest.approx(5e6, rel=0.02) and found.why["computing"] < 0.1e6
