@@ -1,4 +1,5 @@
-"""The structure of the grader: rooms, types, privacy, sizes, what the hash of a grade covers, what notebooks import."""
+"""The structure of the grader: rooms, types, privacy, sizes, what the hash of a grade covers, what notebooks import; and that no
+test draws."""
 
 import ast
 import importlib
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import grader
 from grader import version
@@ -203,3 +206,25 @@ def test_what_notebooks_import_is_there():
 def test_the_package_gives_what_it_promises():
     assert set(grader.__all__) >= {"lab", "load_ipython_extension"}
     assert all(hasattr(grader, name) for name in grader.__all__)
+
+
+# ---------------------------------------------------------------- no test draws
+
+
+def test_properties_are_tried_on_the_same_values_whatever_is_loaded(tmp_path, monkeypatch):
+    """Constants of the modules that another test had imported were among them: a failure depended on the order of the tests."""
+    values = []
+
+    @given(st.floats(), st.integers())
+    def tried(real, whole):
+        values.append(repr((real, whole)))
+
+    tried()
+    alone = values.copy()
+    values.clear()
+    constants = [each for n in range(100) for each in (1_000 + 777 * n, n / 7)]
+    (tmp_path / "loaded_meanwhile.py").write_text(f"CONSTANTS = {constants}")
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("loaded_meanwhile")
+    tried()
+    assert values == alone
