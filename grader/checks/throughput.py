@@ -30,7 +30,7 @@ def judge(check: Throughput, decided: decision.Decision, target: float, evidence
         reason = (
             f"The loop runs {measured} as fast as the starter. But it trained on {cores:.2g} cores at once, and the starter on one. What "
             f"more cores gain doesn't count. {max(1.0, decided.certain):.2f}x is certain and earns {share:.0%}. Full points need "
-            f"{target:.2f}x. Leave the number of PyTorch's threads as it is."
+            f"{target:.2f}x. Leave the number of PyTorch's threads as it is, and train in one process."
         )
     elif evidence.get("worked_ahead"):
         # where others disturbed most pairs, or took much of the others' time, it is rather they who took that time

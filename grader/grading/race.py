@@ -53,7 +53,8 @@ class Policy:
     untouched: bool = False  # both loops are the same: nothing has to be settled
     calibrated_s: float | None = None  # the starter's seconds a step when this machine was calibrated
     compile_s: float | None = None  # what compiling took at the first start, where this is the second
-    one_thread: bool = False  # the starter has one, and more of them are no fix
+    one_core: bool = False  # the starter trains on one, and more of them are no fix
+    waits: bool = False  # see `Arm.cores`
 
 
 def decides(healthy: bool, target: float, form: Form, plan: Plan) -> Decide:
@@ -87,6 +88,7 @@ def policy_of(
     """The policy for a lab's loops."""
     lab, on_gpu = findings.lab, findings.form_name == "cuda"
     healthy, target = lab.throughput.healthy, findings.yardstick.target
+    waits = lab.checkpoints is not None  # it is the wait for them that has to go
     return Policy(
         findings.form_name,
         findings.ranks,
@@ -102,7 +104,8 @@ def policy_of(
         calibrated_s=calibration.starter_s(lab, findings.form_name),
         compile_s=compile_s,
         # a CPU stands for a GPU in these: who trains on more cores has a larger one
-        one_thread=findings.form.threads == 1 and not on_gpu and lab.cause in BOUND_BY_THE_DEVICE,
+        one_core=findings.form.threads == 1 and not on_gpu and (lab.cause in BOUND_BY_THE_DEVICE or waits),
+        waits=waits,
     )
 
 
@@ -133,9 +136,8 @@ def race(starter: Arm, submission: Arm, policy: Policy, plan: Plan, progress: Pr
         known = replace(known, compile_s=submission.compile_s if submission.compiled else None)
     yield known
     known = exhaust_stockpile(known, turns, starter, submission, policy, plan, progress)
-    if policy.one_thread and known.decided and submission.cores > 1:
-        decided = replace(known.decided, certain=known.decided.certain / submission.cores)
-        known = replace(known, decided=decided, cores=submission.cores)
+    if policy.one_core and known.decided and (cores := submission.cores(policy.waits)) > 1:
+        known = replace(known, decided=replace(known.decided, certain=known.decided.certain / cores), cores=cores)
     yield known
     known = _keep_weights(known, starter, submission, policy)
     if submission.recompiled:

@@ -26,8 +26,9 @@ SERVED_FROM_A_QUEUE = 0.8  # of a step's usual time: what takes less
 MAX_PROBED = 12  # cores whose speed is looked at before a pair; it takes some 10 ms each
 OVERSTATED = 1.05  # by what factor a gain may be too high and still count: the start of loaders looks like it
 MOST_OVERSTATED = 1000.0  # a gain that may be too high by so much is none
-# Up to so many a process worked on one: its times are rounded, and a second thread may hand batches over
-MORE_CORES = 1.05
+# Up to so many it worked on one: times are rounded. For a step, what worker processes and threads that load or write take beside the work of
+# one core, in seconds (seen: 1.1 to 2.1 ms with one to four workers)
+MORE_CORES, HELPERS_S = 1.05, 0.0025
 MAX_SLOWER_BURN = 1.1  # whole turn over timed block; seen: at most 1.09 with eight loader workers, 1.02 without
 
 
@@ -83,7 +84,6 @@ class Arm:
     ran_thread_s: float = 0.0  # and its main thread's,
     ran_ready_s: float = 0.0  # with the time that this one waited for a processor,
     ran_all_s: float = 0.0  # that of all processes,
-    ran_busiest_s: float = 0.0  # of each turn that of the process which took most,
     ran_awake_s: float = 0.0  # and how long they were awake
     # by how much discounted turns took longer than they should, see `discount`; negative: less long
     slower_s: float = 0.0
@@ -164,11 +164,9 @@ class Arm:
         seconds, steps, awake_s = self.seconds, len(self.losses), freezer.awake_s
         main_s, all_s = processes.main_seconds(), processes.cpu_seconds()
         thread_s, held_up_s = processes.main_thread()
-        before, each_s = self._doing(), processes.each_s()
+        before = self._doing()
         with self._turn(core) as busy:
             yield
-        taken = [now - each_s.get(process, 0.0) for process, now in processes.each_s().items()]
-        self.ran_busiest_s += max(taken, default=0.0)
         self.looks.append((before, self._doing()))
         self.ran_main_s += processes.main_seconds() - main_s
         self.ran_all_s += processes.cpu_seconds() - all_s
@@ -190,10 +188,11 @@ class Arm:
         slept = max(0.0, 1 - self.ran_ready_s / self.ran_awake_s)
         return min(1.0, self.ran_thread_s / max(self.ran_all_s, self.ran_thread_s)), slept
 
-    @property
-    def cores(self) -> float:
-        """On how many cores at once its busiest process worked in its timed turns, all threads together; 1 where that was about one."""
-        cores = self.ran_busiest_s / self.ran_awake_s if self.ran_awake_s else 1.0
+    def cores(self, waits: bool) -> float:
+        """On how many cores at once it worked in its timed turns, all processes and threads together; 1 where that was about one. waits:
+        it waits much, so it is the main thread's own work that tells for how long it worked."""
+        worked_s = self.ran_thread_s if waits else self.ran_awake_s
+        cores = (self.ran_all_s - HELPERS_S * self.ran_steps) / worked_s if worked_s else 1.0
         return cores if cores > MORE_CORES else 1.0
 
     @contextlib.contextmanager

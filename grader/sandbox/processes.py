@@ -86,14 +86,6 @@ class Processes:
             total += sum(psutil.Process(self.warden).cpu_times()[2:4])  # of those that had lost their parent
         return total
 
-    def each_s(self) -> dict[int, float]:
-        """Processor time that each process has used so far, in all its threads, by its id."""
-        found = {}
-        for process in self.tree():
-            with contextlib.suppress(psutil.Error):
-                found[process.pid] = sum(process.cpu_times()[:2])
-        return found
-
     def held_up(self, seconds: float) -> float:
         """The share of the last so many seconds that other programs kept a thread of these from a processor, at most: all that it
         ever waited counts, but no more than their share of the processors' work since these processes began."""

@@ -3,7 +3,7 @@
 from tests.adversaries import edit, starter
 
 CATEGORY = "machine"
-LABS = ("3f_attention", "3n_lengths", "4c_unet", "4f_your_repository")
+LABS = ("2j_checkpoint", "3f_attention", "3n_lengths", "4c_unet", "4f_your_repository")
 DEVICES = ("cpu",)
 
 
