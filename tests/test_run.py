@@ -274,7 +274,7 @@ def test_a_command_that_is_none(tmp_path):
     assert done.returncode == 2
     assert (
         done.stderr.decode()
-        == "grader: no-such-program: No such file or directory. Give the command as you type it, after `--`.\n"
+        == "grader: no-such-program: No such file or directory. Give the command as you type it, after `--`. For what only a shell knows: bash -c '...'\n"
     )
     assert command(tmp_path).returncode == 2
     done = command(tmp_path, "--", "SEED=1", "python", "job.py")

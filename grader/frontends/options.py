@@ -53,7 +53,7 @@ def add_command(parser: argparse.ArgumentParser, does: str) -> None:
     add = parser.add_argument
     add("command", nargs=argparse.REMAINDER, help="the command as you type it, such as python train.py --batch 64")
     when = f"{does} from this step on (default: once steps are steady)"
-    add("--at-step", metavar="N", type=int, default=0, help=when)
+    add("--at-step", metavar="N", type=_step, default=0, help=when)
     step = "the function that ends a step, called once per step, if no optimizer does"
     add("--step", metavar="MODULE:FUNCTION", default="", help=step)
 
@@ -63,9 +63,15 @@ def command_of(options: argparse.Namespace, name: str) -> list[str]:
     command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         raise UserError(f"Give the training command after `--`, as in: grader {name} -- python train.py")
-    if options.step and not re.fullmatch(r"[\w.]+:[\w.]+", options.step):
+    if options.step and not re.fullmatch(r"[\w./-]+:[\w.]+", options.step):
         raise UserError(f"--step {clean(options.step)} is no MODULE:FUNCTION, such as train:one_step.")
     return command
+
+
+def _step(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text} is no step, such as 100")
+    return int(text)
 
 
 def duration(text: str) -> float:

@@ -19,7 +19,7 @@ from grader.frontends import diagnose, diagnose_job, diagnosis_page
 from grader.frontends.options import add_command, command_of, duration
 from grader.measure import decision
 from grader.own.record import against, moved, read_record, record
-from grader.own.running import MUCH_LOST, Seen, mean_step_s, run_watched
+from grader.own.running import MUCH_LOST, Seen, mean_step_s, never_called, run_watched
 from grader.result import made_writable, write_json, write_text
 from grader.safe_text import clean, one_line
 from grader.trace import analyse
@@ -283,6 +283,8 @@ def _whole(seen: Seen, found: dict[str, Any]) -> list[str]:
             return [
                 "no Python process of this command imported torch, so there was nothing to see. `grader run` can't look into python -I, -E and -S, an environment or PYTHONPATH that is set anew, containers, and other machines."
             ]
+        if said := never_called(seen):
+            return [f"torch was imported, but no step was seen. {said}"]
         return [
             "torch was imported, but no step was seen. No optimizer stepped. Backward passes count as steps from the 30th on, or from the 1,000th if an optimizer was made. Use --step to name the function that ends a step."
         ]
@@ -313,9 +315,12 @@ def _unfinished(seen: Seen) -> list[str]:
         return []
     how = "It ended before it was measured" if not slowest["looks"] else "It ended within the measurement"
     steps = f"after {slowest['steps']:,} step{'s' * (slowest['steps'] > 1)} in {slowest['stepping_s']:.0f} s"
+    advice = "Let it make more steps. With --at-step N it is measured from step N on, without a warm-up."
+    if slowest["waits_for"].startswith("--"):
+        advice = f"Let it make more steps, or make {slowest['waits_for'].split()[0]} smaller."
     return [
         f"{how}, {steps}. It waited for {slowest['waits_for']}.",
-        "Let it make more steps. With --at-step N it is measured from step N on, without a warm-up.",
+        advice,
     ]
 
 

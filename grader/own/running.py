@@ -39,6 +39,7 @@ class Seen:
 
     processes: list[dict[str, Any]] = field(default_factory=list)  # of those that train, by rank
     torch: bool = False  # some process imported it
+    step: str = ""  # module:function that ends a step, as it was asked for
     failed: str = ""  # why a process of it could not be watched
     gpu_busy: list[float] = field(default_factory=list)  # as nvidia-smi shows it, 0 to 1, while steps were timed
     lost: list[float] = field(default_factory=list)  # share of each measurement, 0 to 1, that went to other programs
@@ -84,7 +85,7 @@ def run_watched(
     with _signals_are_ours() if files else _signals_are_the_jobs() as forward:
         process = _start(command, watched_environment(folder, options, environment or {}), cwd, files)
         forward(process)
-        seen = Seen()
+        seen = Seen(step=options.get("step", ""))
         try:
             stopped = _watch(process, folder, seen, looked, say, began, limit_s)
         except BaseException:
@@ -116,9 +117,13 @@ def _start(
             given.seek(0)
             return subprocess.Popen(list(command), env=env, cwd=cwd, stdin=given, stdout=log, stderr=log)
     except OSError as error:
-        advice = "Give the command as you type it, after `--`."
+        advice = "Give the command as you type it, after `--`. For what only a shell knows: bash -c '...'"
         if "=" in command[0]:
             advice = f"A variable is set before `grader`, as in: {command[0]} grader ..."
+        elif " " in command[0]:
+            advice = "Leave out the quotes around the whole command."
+        elif not isinstance(error, FileNotFoundError):
+            advice = f"It can't be started by itself. Give what runs it, as in: python {command[0]}"
         raise UserError(f"{command[0]}: {error.strerror}. {advice}") from None
 
 
@@ -157,8 +162,16 @@ def _watch(
             gather(folder, seen)  # it went on while it was looked at
         if not (warned or seen.processes) and passed > NO_STEP_S:
             warned = True
-            say(f"no step was seen in {NO_STEP_S / 60:.0f} minutes. --step MODULE:FUNCTION names what ends one.")
+            advice = never_called(seen) or "--step MODULE:FUNCTION names what ends one."
+            say(f"no step was seen in {NO_STEP_S / 60:.0f} minutes. {advice}")
     return stopped
+
+
+def never_called(seen: Seen) -> str:
+    """What is said of a function that --step names, where no step was seen; nothing if it names none."""
+    if not seen.step:
+        return ""
+    return f"{seen.step} is not there, or was not called. Its module is the script, such as train.py, or what `import` calls it."
 
 
 def mean_step_s(look: dict[str, Any]) -> float:

@@ -18,7 +18,7 @@ from typing import Any
 
 from grader.errors import UserError
 from grader.measure import decision
-from grader.own.running import Files, Seen, end, mean_step_s, of_the_job, run_watched
+from grader.own.running import Files, Seen, end, mean_step_s, never_called, of_the_job, run_watched
 from grader.paths import temporary
 
 NOISE = 0.015  # least relative sd between two processes of one job to believe
@@ -404,5 +404,9 @@ def _why_not(seen: Seen, log: Path) -> str:
     if not seen.processes and seen.failed:
         return f"it can't be watched. {seen.failed}"
     if not seen.processes:
-        return "no step of an optimizer was seen" if seen.torch else "no Python of the command imported torch"
+        return (
+            (never_called(seen) or "no step of an optimizer was seen")
+            if seen.torch
+            else "no Python of the command imported torch"
+        )
     return "it ended before it was measured. Let it make more steps. With --at-step N it is measured from step N on"

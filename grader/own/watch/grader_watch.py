@@ -324,18 +324,14 @@ class Watch:
 
 
 def _time_to_look(watch: Watch, now: float) -> bool:
-    if watch.step >= watch.look_at_step:
-        return True
     watch.ask_at = now + ASKED_EVERY_S
     if world() > 1 and os.path.exists(watch.plan_file()):  # another rank has begun
         return True
     if watch.looks:
         return 0 < watch.look_at <= now
-    if watch.options.at_step:
-        return False
     if now - watch.first_at < watch.options.after_s:
         return False
-    return not _warming(watch, now)
+    return watch.step >= watch.look_at_step if watch.options.at_step else not _warming(watch, now)
 
 
 def _warming(watch: Watch, now: float) -> str:
@@ -355,8 +351,8 @@ def _waits_for(watch: Watch) -> str:
         return ""
     if watch.apart.began is not None:
         return f"the end of an evaluation, {time.perf_counter() - watch.apart.began:.0f} s long so far"
-    if watch.options.at_step:
-        return f"step {watch.options.at_step:,}"
+    if watch.step < watch.options.at_step:
+        return f"--at-step {watch.options.at_step:,}"
     if (passed := time.perf_counter() - watch.first_at) < watch.options.after_s:
         return f"--after {watch.options.after_s:g}s, of which {passed:.0f} s had passed"
     return _warming(watch, time.perf_counter()) or "the measurement, which was about to begin"

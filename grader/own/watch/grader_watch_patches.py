@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import inspect
 import os
 import sys
 import threading
@@ -212,12 +213,36 @@ def _follow(watch, name: str) -> None:
 
     def look() -> None:
         while not watch.over:
-            owner = sys.modules.get(module)
-            with contextlib.suppress(AttributeError):
-                for each in path:
-                    owner = getattr(owner, each)
-                if hasattr(owner, last):
-                    return _patch(owner, last, _then(lambda *_: watch.tick()))
+            for owner in _modules(module):
+                with contextlib.suppress(AttributeError):
+                    for each in path:
+                        owner = getattr(owner, each)
+                    return _follow_calls(owner, last, _then(lambda *_: watch.tick()))
             time.sleep(0.02)
 
     threading.Thread(target=look, name="grader-watch", daemon=True).start()
+
+
+def _modules(name: str) -> list:
+    """Those of this name. The script is one as well, which Python calls __main__."""
+    main, name = sys.modules.get("__main__"), os.path.basename(name)
+    known = getattr(getattr(main, "__spec__", None), "name", "") or os.path.basename(
+        getattr(main, "__file__", None) or ""
+    )
+    is_main = name in {known, known.removesuffix(".py"), known.removesuffix(".__main__")}
+    return [each for each in (sys.modules.get(name), main if is_main else None) if each is not None]
+
+
+def _follow_calls(owner, name: str, wrap) -> None:
+    """Of a function that its users may have imported by name; of a method as what it is. Raises AttributeError for none."""
+    static = inspect.getattr_static(owner, name)
+    if isinstance(static, (staticmethod, classmethod)):
+        patched = functools.wraps(static.__func__)(wrap(static.__func__))
+        never_compiled(patched.__code__)
+        return setattr(owner, name, type(static)(patched))
+    original = getattr(owner, name)
+    _patch(owner, name, wrap)
+    for module in list(sys.modules.values()):
+        for key, value in list(getattr(module, "__dict__", {}).items()):
+            if value is original:
+                setattr(module, key, getattr(owner, name))

@@ -21,6 +21,7 @@ LETS_GO = (12, 6)  # CUDA: the first version in which its profiling library can 
 REPEATED = 50  # steps of the main optimizer without a backward pass: then its passes are not seen
 GONE = 10  # steps of others without one of the main optimizer's, which then has ended; more where it was seen to pause
 
+QUIET = "99"  # KINETO_LOG_LEVEL at which the profiler writes no lines of its own
 KEPT = 100_000  # step times; of more every second one
 TOLD = 1000  # of them, evenly spread: writing them costs some microseconds each
 HELD_UP_EVERY_S = 0.1  # that it is asked: it costs some microseconds
@@ -372,7 +373,8 @@ class Recorder:
             with_stack=self.stacks,
             **quiet,
         )
-        self.profile.start()
+        with _quiet():
+            self.profile.start()
         if hasattr(torch._C._profiler, "_RecordFunctionFast"):
             gc.callbacks.append(self.collections)
         # its end would turn each event into a Python object, for seconds; the file is written without them. No version has an
@@ -411,6 +413,19 @@ class Recorder:
                 profile.stop()
                 if torch._C._autograd._profiler_enabled():  # it was interrupted before it ended
                     profile.profiler.__exit__(None, None, None)
+
+
+@contextlib.contextmanager
+def _quiet():
+    """The profiler reads this when a process starts one for the first time, and by then the job may have emptied its environment."""
+    name = "KINETO_LOG_LEVEL"
+    given = name in os.environ
+    os.environ.setdefault(name, QUIET)
+    try:
+        yield
+    finally:
+        if not given:
+            del os.environ[name]
 
 
 def _let_go() -> None:
