@@ -5,8 +5,10 @@ import json
 import kineto
 import pytest
 from test_trace_anybody import GEMM, Job, seen
+from test_trace_kinds import split
 
 from grader import trace
+from grader.trace.collectives import kind_of
 from grader.trace.job import job
 from grader.trace.rank import rank_of
 
@@ -24,6 +26,15 @@ def test_numbered_marks_of_which_one_holds_the_work_are_no_steps():
     a = seen(job)
     assert a.metrics.steps == 1 and a.metrics.kernels == 40 and a.diagnosis.cause
     assert 'one "generate_masks 0"' in a.metrics.notes[-1]
+
+
+def test_the_gpu_was_busy_before_though_most_of_the_work_is_on_another_stream():
+    a = seen(split(100_000, held=True, streams=(20,)))
+    assert (
+        a.diagnosis.cause == "compute-bound"
+        and "step before" in a.metrics.notes[-1]
+        and a.metrics.step_ns_traced == pytest.approx(10e6, rel=0.03)
+    )
 
 
 def held(name, length=30_000):
@@ -76,9 +87,9 @@ def test_other_pauses_are_not(job):
     assert d.cause == "queue-bound" and "another process" not in d.text and "nvidia-smi" not in d.what_to_try[0]
 
 
-def with_work_beside(host):
+def with_work_beside(host, late=5000.0, second=0.0):
     """A rank that launches a collective once its host is ready, us after the step's begin, and then computes beside it before the next
-    one; the last rank is ready after 5 ms."""
+    one, which takes as much longer as `second`; the last rank is ready after `late`."""
     events, ids, at, compute, short = [], 0, 1000.0, 8000.0, 100.0
 
     def add(cat, name, ts, dur, tid=1, **args):
@@ -86,29 +97,51 @@ def with_work_beside(host):
         events.append({"ph": "X", "cat": cat, "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args})
 
     for number in range(5):
-        first, ready = 5000.0 + 10, host + 10
+        first, ready = late + 10, host + 10
         for name, stream, start, length in (
             ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 20, ready, first + short - ready),
             (GEMM, 7, ready, compute),
-            ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 20, ready + compute, first + short - ready),
+            ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 20, ready + compute, first + short + second - ready),
         ):
             ids += 1
             add("cpu_op", "aten::mm", at + host, 6)
             add("cuda_runtime", "cudaLaunchKernel", at + host + 1, 4, correlation=ids)
             add("kernel", name, at + start, length, stream, device=0, stream=stream, correlation=ids)
-        end = at + first + compute + short + 20
+        end = at + first + compute + short + second + 20
         add("cuda_runtime", "cudaDeviceSynchronize", at + host + 8, end - at - host - 10)
         add("user_annotation", f"ProfilerStep#{number}", at, end - at)
         at = end
     return events
 
 
+def job_of(ranks, size=4):
+    found = []
+    for number, events in enumerate(ranks):
+        told = {"distributedInfo": {"backend": "nccl", "rank": number, "world_size": size}}
+        text = json.dumps(kineto.document(events, devices=size, **told))
+        found.append(rank_of(trace.analyse(trace.read_bytes(text.encode())), f"rank{number}.json"))
+    return job(found)
+
+
 def test_what_ranks_do_beside_a_collective_makes_none_late():
-    ranks = []
-    for number, host in enumerate((0.0, 0.0, 0.0, 5000.0)):
-        told = {"distributedInfo": {"backend": "nccl", "rank": number, "world_size": 4}}
-        text = json.dumps(kineto.document(with_work_beside(host), devices=4, **told))
-        ranks.append(rank_of(trace.analyse(trace.read_bytes(text.encode())), f"rank{number}.json"))
-    found = job(ranks)
+    found = job_of([with_work_beside(host) for host in (0.0, 0.0, 0.0, 5000.0)])
     assert found.cause == "straggler" and [found.ranks[r].rank for r in found.stragglers] == [3]
     assert found.why["host"] == pytest.approx(5e6, rel=0.02) and found.why["computing"] < 0.1e6
+
+
+def test_collectives_whose_size_was_not_recorded_tell_nothing_of_ranks_without_a_file():
+    """A long one may be a large one."""
+    found = job_of([with_work_beside(0.0, late=0.0, second=4000.0)] * 2)
+    assert found.missing == [2, 3] and not found.absent_ns and found.cause == "communication-bound"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("void deep_ep::internode_ll::dispatch<true, 3, 10, 7168>(void*, float*)", "dispatch"),
+        ("void deep_ep::internode_ll::combine<3, 10, 7168, 9>(void*, void*)", "combine"),
+        ("void deep_ep::intranode::notify_dispatch<8>(int const*, int*)", "notify"),
+    ],
+)
+def test_exchanges_between_experts_have_kinds(name, kind):
+    assert kind_of(name) == kind

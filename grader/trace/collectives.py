@@ -28,6 +28,10 @@ KINDS = (
     ("send/recv", "sendrecv"),
     ("send", "send"),
     ("recv", "recv"),
+    # between experts: DeepEP, pplx, mori
+    ("notify", "notify"),
+    ("dispatch", "dispatch"),
+    ("combine", "combine"),
 )
 OTHER_KIND = "collective"
 PAIRED = frozenset(("send", "recv"))  # of two ranks, not of a group

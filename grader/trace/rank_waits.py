@@ -70,9 +70,9 @@ class Waits:
     @property
     def unseen(self) -> float:
         """Where ranks are missing: by how much collectives took longer than the quickest of their kind and size, after the last
-        known rank had come, with nothing beside it; ns per step and rank."""
+        known rank had come, with nothing beside it; ns per step and rank. Of those whose size is not recorded nobody can tell."""
         m = self.m
-        absent = m.members > (m.index >= 0).sum(axis=1)
+        absent = (m.members > (m.index >= 0).sum(axis=1)) & (m.bytes >= 0)
         if not absent.any():
             return 0.0
         length = np.nanmin(m.end, axis=1) - self.latest

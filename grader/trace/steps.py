@@ -138,17 +138,23 @@ class Steps:
         low, high = self.host
         stream = alike(trace.device[self.gpu], trace.stream[self.gpu])
         busiest = self.gpu[stream == np.bincount(stream, trace.duration[self.gpu]).argmax()]
-        begun, launch = int(trace.start[busiest[0]]), int(trace.launch_of(busiest[:1])[0])
-        # An idle GPU starts what is launched within microseconds, and a stream works in order.
-        late = launch >= 0 and begun - trace.end[launch] > IDLE_STARTS_NS
-        sooner = self.gpu[trace.start[self.gpu] < begun]
-        if not late or trace.duration[sooner].sum() > LITTLE * trace.duration[busiest].sum():
+        firsts = self.gpu[np.sort(np.unique(stream, return_index=True)[1])]  # of each stream
+        first = next(filter(self._late, firsts.tolist()), None)
+        if first is None:
+            return None
+        begun = int(trace.start[first])
+        if trace.duration[self.gpu[trace.start[self.gpu] < begun]].sum() > LITTLE * trace.duration[busiest].sum():
             return None
         # The host did little before but wait for that work, else it is the host that takes longer.
         waits = trace.spans(self.waits)
         own = begun - low - intervals.length(intervals.clip(waits, low, max(low, min(begun, high))))
         end = max(high, int(trace.end[self.gpu].max()))
         return begun if own <= max(end - high, BESIDE * (end - begun)) else None
+
+    def _late(self, work: int) -> bool:
+        """Whether this was launched long before. An idle GPU starts it within microseconds, and a stream works in order."""
+        launch = int(self.trace.launch_of(np.array([work]))[0])
+        return launch >= 0 and int(self.trace.start[work]) - int(self.trace.end[launch]) > IDLE_STARTS_NS
 
     @property
     def length(self) -> float:
