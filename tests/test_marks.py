@@ -449,16 +449,24 @@ def test_a_mark_of_which_only_a_part_is_certain_says_so(course, capsys):
 def test_what_canvas_has_stays_where_there_is_no_mark(tmp_path):
     """Its importer, lib/gradebook_importer.rb, takes an empty cell for a grade that was deleted. It exports EX and N/A."""
     head = ["Student", "ID", "SIS Login ID", "Section", "Lab 2a (7)"]
-    had = {"Lee, Ann": "1", "Ex, Ed": "EX", "Old, Olga": "17,50", "None, Nina": "N/A", "Open, Otto": "8", "Li, Bo": ""}
+    had = {
+        "Lee, Ann": "1",
+        "Ex, Ed": "EX",
+        "Old, Olga": "17,50",
+        "None, Nina": "N/A",
+        "Open, Otto": "8",
+        "Li, Bo": "",
+        "Nil, Nora": "7",
+    }
     body = [
         ["    Points Possible", "", "", "", "20,00"],
         *([n, str(at), "", "A", v] for at, (n, v) in enumerate(had.items())),
     ]
-    made = [mark_of("Ann", 50, ("Ann", "Lee")), mark_of("Ed", 0, ("Ed", "Ex"))]
+    made = [mark_of("Ann", 50, ("Ann", "Lee")), mark_of("Ed", 0, ("Ed", "Ex")), mark_of("Nora", 0, ("Nora", "Nil"))]
     made.append(Mark(NAME, "Otto", None, None, first_name="Otto", last_name="Open"))
     text, missing = marks.canvas(made, {}, table_of(tmp_path / "g.csv", head, body, ";"))
     found = {row["Student"]: row["Lab 2a (7)"] for row in csv.DictReader(io.StringIO(text))}
-    assert found == {"    Points Possible": "20,00"} | had | {"Lee, Ann": "10.0"} and not missing
+    assert found == {"    Points Possible": "20,00"} | had | {"Lee, Ann": "10.0", "Nil, Nora": "0.0"} and not missing
 
 
 def test_canvas_may_write_names_in_two_columns(tmp_path):

@@ -208,8 +208,8 @@ def canvas(made: Sequence[Mark], people: People, export: Path | None = None) -> 
         for row in body:  # an empty cell would delete the grade that Canvas has
             cells[id(row)][lab] = row.get(columns[lab]) or (100 if row is possible else "")
         for at, mark in found.items():
-            if cells[id(students[at])][lab] != _EXCUSED:
-                cells[id(students[at])][lab] = _share(mark, most) or cells[id(students[at])][lab]
+            if mark.percentage is not None and cells[id(students[at])][lab] != _EXCUSED:
+                cells[id(students[at])][lab] = _share(mark, most)
     rows = [[*(row[column] for column in kept), *(cells[id(row)][lab] for lab in named)] for row in body]
     return csv_text([[*kept, *(columns[lab] or lab for lab in named)], *rows]), missing
 
