@@ -137,6 +137,7 @@ def json_value(value: Any) -> Any:
     return value
 
 
+NO_PLAIN_FILE = "It isn't a plain file"  # but a device, a pipe or a broken link
 A_BLOCK = 4096  # bytes: a full disk may still have a name for an empty file
 
 
@@ -146,6 +147,8 @@ def check_writable(target: str) -> None:
     try:
         if not target or path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if os.path.lexists(path) and not path.is_file():  # root could put a file in the place of /dev/null
+            raise OSError(errno.EINVAL, NO_PLAIN_FILE)
         _try_out(path.parent)
     except OSError as error:
         what = "a file in a folder that exists, is yours to write to and has room"
@@ -174,9 +177,12 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write a file whole or not at all: to a temporary file beside it, then renamed. An OSError names the file."""
+    """Write a file whole or not at all: to a temporary file beside it, then renamed. An OSError names the file, also one
+    that is there and no plain file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if os.path.lexists(path) and not (path.is_symlink() or path.is_file()):
+        raise OSError(errno.EINVAL, NO_PLAIN_FILE, str(path))
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:

@@ -1,12 +1,16 @@
 """The command line as a user meets it: real processes, exit statuses, one clear line for unusable input."""
 
+import contextlib
 import importlib.util
 import json
 import math
 import os
+import pty
 import re
+import socket
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -22,7 +26,7 @@ from grader.frontends import attempts, cli, silence
 from grader.frontends.commands.labs import form_here
 from grader.frontends.terminal import Terminal
 from grader.measure import calibration
-from grader.result import FAIL, CheckResult, Result
+from grader.result import FAIL, CheckResult, Result, write_text
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -259,6 +263,98 @@ def test_the_bare_command_says_where_to_begin():
 def test_a_gpu_that_is_asked_for_and_missing_is_said():
     done = grader("grade", "3a_precision", REPOSITORY / "labs/3a_precision/3a_precision.ipynb", "--device", "cuda")
     assert done.returncode == 2 and "no NVIDIA GPU here" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ("gradee 2a", "grader: error: there is no command gradee. Did you mean grade?"),
+        ("xyzzy", "grader: error: there is no command xyzzy. `grader --help` lists them."),
+        ("diagnose t.json --jsno x", "grader diagnose: error: there is no option --jsno. Did you mean --json?"),
+        ("labs --verbose=2", "grader labs: error: there is no option --verbose."),
+        ("run --stop-it -- python a.py --x", "grader run: error: there is no option --stop-it. Did you mean --stop?"),
+        ("pool keys d --host h", "grader pool keys: error: there is no option --host."),
+        ("class colect a.zip", "no command class colect, and no folder colect. Did you mean collect?"),
+        ("class marks a b --cavnas", "grader class marks: error: there is no option --cavnas. Did you mean --canvas?"),
+    ],
+)
+def test_what_is_misspelt_is_said_of_its_command(arguments, says, capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments.split())
+    assert ended.value.code == 2 and says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--json", "--html", "--annotate"])
+@pytest.mark.parametrize("kind", ["pipe", "socket", "link to a pipe", "broken link", "link to itself"])
+def test_only_a_plain_file_is_overwritten(kind, option, tmp_path, capsys):
+    """Root has the right to put a file in the place of /dev/null, and most containers run as root."""
+    target = tmp_path / "out"
+    if kind == "socket":
+        with socket.socket(socket.AF_UNIX) as there:
+            there.bind(str(target))
+    elif kind == "pipe":
+        os.mkfifo(target)
+    else:
+        os.mkfifo(tmp_path / "pipe")
+        target.symlink_to({"link to a pipe": "pipe", "broken link": "nothing", "link to itself": "out"}[kind])
+    before = target.lstat().st_ino
+    assert cli.main(["diagnose", str(REPOSITORY / "data/traces/gpt_input.json.gz"), option, str(target)]) == 2
+    assert f"{str(target)!r} cannot be written: It isn't a plain file." in capsys.readouterr().err
+    assert target.lstat().st_ino == before and not (tmp_path / "nothing").exists()
+
+
+def test_a_file_in_a_folder_s_place_is_said_with_what_to_do(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    Path("empty").mkdir()
+    for command in ("scaffold file", "scaffold file/below", "course file", "class collect empty --to file"):
+        assert cli.main(command.split()) == 2
+        said = capsys.readouterr().err
+        assert re.search(r"(File exists|Not a directory)\. (Name|A file has this name)", said), (command, said)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder"])
+def test_a_result_takes_the_place_of_plain_files_alone(kind, tmp_path):
+    target = tmp_path / "out"
+    os.mkfifo(target) if kind == "pipe" else target.mkdir()
+    before = target.lstat().st_ino
+    with pytest.raises(OSError) as said:
+        write_text(target, "text")
+    assert said.value.filename == str(target) and target.lstat().st_ino == before and os.listdir(tmp_path) == ["out"]
+
+
+PROGRESS = """from grader.frontends.classroom import ClassProgress
+from grader.frontends.terminal import Terminal
+grade, course = Terminal("2a_workers"), ClassProgress()
+grade(0.5, "timing pair 1")
+course.begin(2); course.done("jane, 2a", {"seconds": 3.0, "result": {"score": 50}})"""
+
+
+def on_a_terminal(size: tuple[int, int], source: str) -> str:
+    """What a process shows on a terminal of so many lines and columns."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, size)
+    subprocess.run([sys.executable, "-c", source], stdin=theirs, stdout=theirs, stderr=theirs, check=True, timeout=60)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # how a terminal says that it's at an end
+        while more := os.read(ours, 65536):
+            shown += more
+    os.close(ours)
+    return shown.decode()
+
+
+@pytest.mark.parametrize("size", [(0, 0), (0, 100), (40, 0), (40, 100)])
+def test_each_terminal_shows_progress(size):
+    """Some know no size, such as a container's, where a bar would be invisible."""
+    shown = on_a_terminal(size, PROGRESS)
+    assert (" 50%" in shown) == all(size)
+    assert ("2a_workers: timing pair 1" in shown) != all(size)
+
+
+def test_a_bar_reads_as_one_sentence():
+    shown = on_a_terminal((40, 120), PROGRESS)
+    assert " 50%, timing pair 1" in shown and " left, jane, 2a: 50 points" in shown
 
 
 @pytest.mark.parametrize("share, explained", [(0.1, True), (1.0, False)])

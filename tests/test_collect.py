@@ -392,6 +392,14 @@ def test_an_id_is_spelled_as_the_gradebook_has_it(tmp_path, capsys, gradebook):
     assert not any(path.name == "out" for path in tmp_path.parent.rglob("*"))
 
 
+@pytest.mark.parametrize("name", ["empty.zip", "empty"])
+def test_an_archive_without_anything_is_named(tmp_path, capsys, name):
+    (tmp_path / "empty").mkdir()
+    made(tmp_path / "empty.zip", {})
+    status, out, err = collect(tmp_path, tmp_path / name, capsys=capsys)
+    assert status == 1 and "0 notebooks" in out and f"{name}: it holds nothing that was handed in" in err
+
+
 def test_what_cannot_be_written_costs_only_itself(tmp_path, capsys):
     (tmp_path / "submitted").mkdir()
     (tmp_path / "submitted" / "Ann").write_text("a file")

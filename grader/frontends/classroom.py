@@ -6,8 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from grader import labs
 from grader.classroom import marks, summary
 from grader.classroom.coordinator import LIMIT_S, grade_all, time_left
@@ -16,6 +14,7 @@ from grader.classroom.submissions import HandedIn, Job, Task, misplaced, no_plai
 from grader.errors import UserError
 from grader.frontends.options import add_unconfined
 from grader.frontends.pool import add_pool, check_confined, open_pool, prepare_data
+from grader.progress import bar
 from grader.result import write_text
 from grader.safe_text import clean, tell
 
@@ -64,8 +63,7 @@ class ClassProgress:
     def begin(self, count: int) -> None:
         """So many grades are to be made."""
         self._all, self._began = count, time.monotonic()
-        form = "{desc} {bar} {n_fmt}/{total_fmt}, {remaining} left {postfix}"
-        self._bar = tqdm(total=count, desc="class", bar_format=form, leave=False, disable=None, smoothing=0.1)
+        self._bar = bar(count, "class", "{desc} {bar} {n_fmt}/{total_fmt}, {remaining} left{postfix}", smoothing=0.1)
 
     def done(self, who: str, record: dict[str, Any]) -> None:
         """One of them is made."""
@@ -77,7 +75,7 @@ class ClassProgress:
             took = f"{record['seconds']:.0f} s{_left(left, self._all - self._made)}"
             tell(f"{self._made}/{self._all} {who}: {what}, {took}")
         else:
-            self._bar.set_postfix_str(f"({who}: {what})")
+            self._bar.set_postfix_str(f"{who}: {what}")
             self._bar.update()
 
     def close(self) -> None:

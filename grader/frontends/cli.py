@@ -7,13 +7,20 @@ import io
 import os
 import pkgutil
 import sys
+from collections.abc import Iterable
 
 from grader.errors import UserError, not_installed
 
 BEGIN = (
     "Begin with `grader course FOLDER` for the lessons and labs, or with `grader run -- COMMAND` for a job of your own."
 )
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+ROOM, FOLDER = "Free some space there, or write to another disk.", "A file has this name, and a folder is needed there."
+OWN = "Choose a place that is yours to read and to write."
+ADVICE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), ROOM),
+    **dict.fromkeys((errno.EEXIST, errno.ENOTDIR), FOLDER),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), OWN),
+}
 # What each command is for, and the function of this package that adds its arguments. A command's module is imported only
 # where that command is run: trace reader, torch and matplotlib take seconds.
 COMMANDS = {
@@ -88,8 +95,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        advice = ". Free some space there, or write to another disk." if error.errno in NO_ROOM else ""
-        print(f"grader: {where}{error.strerror or error or type(error).__name__}{advice}", file=sys.stderr)
+        advice = ADVICE.get(error.errno or 0, "")
+        what = error.strerror or str(error) or type(error).__name__
+        print(f"grader: {where}{what}{advice and f'. {advice}'}", file=sys.stderr)
         return 2
     except RuntimeError as error:
         print(f"grader: {error}", file=sys.stderr)
@@ -105,11 +113,41 @@ def _on_cores(options: argparse.Namespace) -> contextlib.AbstractContextManager[
     return machine.kept_on(machine.asked_cores(asked), machine.ASKED)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says of an option that isn't there which command lacks it, and which of its options was meant."""
+
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def, override]
+        options, unknown = super().parse_known_args(args, namespace)
+        for word in (word.partition("=")[0] for word in unknown if word.startswith("-")):
+            self.error(f"there is no option {word}.{_meant(word, self._option_string_actions)}")
+        return options, unknown
+
+
+def _meant(word: str, names: Iterable[str], likeness: float = 0.6) -> str:
+    import difflib  # here: hardly a call needs it
+
+    close = difflib.get_close_matches(word, names, 1, likeness)
+    return f" Did you mean {close[0]}?" if close else ""
+
+
+def _misspelt(arguments: list[str]) -> str:
+    """What to say if the first words are no command; "" if they may be one."""
+    first, second = [*arguments, "", ""][:2]
+    if not first.startswith("-") and first not in COMMANDS:
+        return f"there is no command {first}.{_meant(first, COMMANDS)} `grader --help` lists them."
+    if first != "class" or second.startswith("-") or f"class {second}" in BELOW or os.path.exists(second):
+        return ""
+    meant = _meant(second, [name.split()[1] for name in BELOW], 0.75)
+    return meant and f"there is no command class {second}, and no folder {second}.{meant}"
+
+
 def parsed(arguments: list[str]) -> argparse.Namespace:
     """The options of the command that these name. Ends the program with a message where they cannot be understood."""
     said = "Is it really faster? Grades PyTorch training loops."
-    parser = argparse.ArgumentParser(prog="grader", description=said, epilog=BEGIN)
+    parser = _Parser(prog="grader", description=said, epilog=BEGIN)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    if arguments and (wrong := _misspelt(arguments)):
+        parser.error(wrong)
     below = BELOW.get(" ".join(arguments[:2]))
     for name, (what, add_arguments) in COMMANDS.items():
         if arguments[:1] != [name]:

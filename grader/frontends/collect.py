@@ -82,6 +82,8 @@ def _take_in(options: argparse.Namespace) -> int:
         done = collect(archive, options.to, known, options.lab, due, before, times, groups_of(listed))
         for name in ("taken", "left", "broken", "beside", "twice", "alike"):
             getattr(all_done, name).extend(getattr(done, name))
+        if not (done.taken or done.left or done.beside):
+            all_done.left.append(f"{archive}: it holds nothing that was handed in")
         for each in done.taken:
             print(clean(_line(each)))
         _remember(options.to, done.taken)

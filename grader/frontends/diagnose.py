@@ -58,14 +58,14 @@ def run(options: argparse.Namespace) -> int:
             "--step-ms is given for one of two traces, and a step under the profiler is longer than one without it. Give it "
             "for both, first the one before: --step-ms 195 --step-ms 32.6."
         )
-    if options.annotate:
+    if options.annotate is not None:
         check_copy(options.annotate, paths)
     analyses = []
     for i, (path, step_ms) in enumerate(zip(paths, steps_ms or [None] * len(paths), strict=True)):
         trace = traces[i] if traces else read_trace(path, wanted)
         analyses.append(_analysis(trace, path, step_ms and step_ms * 1e6, top, wanted))
         check_step(analyses[-1], path)
-    if options.annotate:
+    if options.annotate is not None:
         annotate(Path(paths[0]).resolve(), Path(options.annotate), analyses[0])
     names = names_of(paths)
     most = None if options.top is None else top
@@ -94,7 +94,7 @@ def _run_job(options: argparse.Namespace, paths: list[str], traces: list[Trace],
     ]
     in_folder = any(Path(path).is_dir() for path in options.trace)
     found = diagnose_job.job_of(paths, lengths, traces, lenient=in_folder, check=check_step)
-    if options.annotate:
+    if options.annotate is not None:
         diagnose_job.annotate_all(paths, found, Path(options.annotate))
     name = options.trace[0] if len(options.trace) == 1 else ", ".join(names_of(paths[:3])) + ", ..." * (len(paths) > 3)
     assumed = [diagnose_job.TWO[True], ""] if traces else []
@@ -147,9 +147,9 @@ def check_copy(target: str, paths: list[str]) -> None:
     """Raises UserError where --annotate cannot write, or would write over a trace."""
     if len(paths) > 1:
         raise UserError("--annotate takes one trace.")
+    check_writable(target)
     if target == "-" or Path(target).resolve() == Path(paths[0]).resolve():
         raise UserError("--annotate needs the name of another file than the trace.")
-    check_writable(target)
 
 
 def _step_ms(value: str) -> float:

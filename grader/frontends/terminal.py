@@ -3,9 +3,8 @@
 import sys
 import time
 
-from tqdm import tqdm
-
 from grader.frontends.silence import PREPARED, Silence
+from grader.progress import bar
 
 AGAIN_S = 15  # a step that goes on has its time left said again
 
@@ -14,9 +13,7 @@ class Terminal:
     """Progress on standard error: a bar with time left on a terminal, else a line for each new step."""
 
     def __init__(self, name: str):
-        self.bar = tqdm(
-            total=100, desc=name, bar_format="{desc} {bar} {percentage:3.0f}% {postfix}", leave=False, disable=None
-        )
+        self.bar = bar(100, name, "{desc} {bar} {percentage:3.0f}%{postfix}")
         self.name, self.began, self.last = name, time.monotonic(), ""
         self.printed = self.began
         self.silence = Silence(self._explain, "Ctrl+C")

@@ -15,6 +15,7 @@ from grader.nightly import parts
 from grader.nightly.judging import again, assess
 from grader.nightly.night import Night
 from grader.nightly.parts import Part
+from grader.progress import bar
 from grader.safe_text import tell
 
 LIMIT_S = {True: 600.0, False: 1800.0}  # of one part, by quick; a lesson in full is the longest
@@ -115,8 +116,7 @@ class Progress:
             kinds = ", ".join(dict.fromkeys(part.kind for part in self.waiting.values()))
             said = f"{count} task{'s' * (count > 1)} ({kinds}); parts that are made together are one task"
             tell(said)
-        form = "{desc} {bar} {n_fmt}/{total_fmt} {postfix}"
-        self.bar = tqdm(total=count, desc="night", bar_format=form, leave=False, disable=None)
+        self.bar = bar(count, "night", "{desc} {bar} {n_fmt}/{total_fmt}{postfix}")
 
     def guess(self, part: Part) -> float:
         """Seconds that a part takes; 0 where nothing is known of any."""
@@ -139,7 +139,7 @@ class Progress:
             said = f"{self.made}/{self.count} {part.name}: {record['seconds']:.0f} s{', ' * bool(problem)}{problem}; {left}"
             tell(said)
         else:
-            self.bar.set_postfix_str(f"({part.name}; {left})")
+            self.bar.set_postfix_str(f"{part.name}; {left}")
             self.bar.update()
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from grader.frontends.options import add_lab
 from grader.grading.forms import choose_form, missing_packages
 from grader.grading.half import hints_here, lacks_on
 from grader.labs.lab import AnyLab
-from grader.result import write_text
+from grader.result import made_writable, write_text
 
 HERE = {
     "traces": "graded from recorded traces",
@@ -122,6 +122,7 @@ def scaffold(options: argparse.Namespace) -> None:
     target = options.folder / "train.py"
     if target.exists():
         raise UserError(f"{target} is there already and stays as it is. Name a different folder.")
+    made_writable(options.folder)
     write_text(target, (paths.PACKAGE / "scaffold" / "train.py").read_text(encoding="utf-8"))
     print(
         f"{target} is yours to change. Its knobs are at the top, its model and data at the end. Each run leaves a folder under runs/."
