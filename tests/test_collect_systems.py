@@ -1,4 +1,4 @@
-"""Hand-ins of other systems than Moodle and Canvas, packed otherwise than as ZIP, or saved by other programs than JupyterLab."""
+"""Hand-ins of other systems than Moodle and Canvas, or packed otherwise than as ZIP."""
 
 import bz2
 import gzip
@@ -8,17 +8,14 @@ import lzma
 import os
 import tarfile
 import tempfile
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-from test_collect import LABS, NAME, OTHER, WHEN, collect, made, placed, released, rows
+from test_collect import LABS, NAME, WHEN, collect, made, placed, released, rows
 
 from grader.classroom.archives import entries, of_folder
 from grader.classroom.submissions import read_class
-from tests import odd_class
 from tests.odd_class import packed
 
 WHERE = "_assignsubmission_file_"
@@ -417,97 +414,3 @@ def test_what_is_no_notebook_is_said_and_takes_no_notebook_s_place(tmp_path, cap
     status, _, err = collect(tmp_path, again, capsys=capsys)
     assert status == 1 and "can be read" in err and found(tmp_path) == {"Ann": "whole"}
     assert [row["file"] for row in rows(tmp_path / "submitted" / "collected.csv")] == [name]
-
-
-# ---------------------------------------------------------------- other programs
-
-
-def nbformat_3(nb: Any) -> None:
-    """IPython 2: sheets of cells, code under another name, headings that are cells."""
-    cells = []
-    for each in nb.pop("cells"):
-        text = odd_class.text(each)
-        if each["cell_type"] == "code":
-            new = {"cell_type": "code", "language": "python", "input": text.splitlines(keepends=True), "outputs": []}
-        elif text.startswith("# "):
-            new = {"cell_type": "heading", "level": 1, "source": text.removeprefix("# ")}
-        else:
-            new = {"cell_type": "markdown", "source": text}
-        cells.append({**new, "metadata": {}})
-    nb.update(metadata={"name": "lab"}, nbformat=3, nbformat_minor=0, worksheets=[{"cells": cells, "metadata": {}}])
-
-
-def nbformat_2(nb: Any) -> None:
-    nbformat_3(nb)
-    nb["nbformat"] = 2
-    for each in nb["worksheets"][0]["cells"]:
-        each.pop("metadata")
-
-
-def nbformat_4(minor: int) -> Callable[[Any], None]:
-    def edit(nb: Any) -> None:
-        odd_class.strip(nb)
-        nb["nbformat_minor"] = minor
-
-    return edit
-
-
-def colab(nb: Any) -> None:
-    odd_class.strip(nb)
-    nb["metadata"] = {"colab": {"provenance": []}, "widgets": {"application/vnd.jupyter.widget-state+json": {"a": {}}}}
-    for at, each in enumerate(nb["cells"]):
-        each["metadata"] = {"id": f"aB{at}", "colab": {"base_uri": "https://localhost:8080/"}, "cellView": "form"}
-        if each["cell_type"] == "code":
-            each["outputs"] = [{"output_type": "stream", "name": "stdout", "text": ["\x1b[31mred\x1b[0m\n"]}]
-
-
-def databricks(nb: Any) -> None:
-    """Texts are code there."""
-    odd_class.strip(nb)
-    for each in nb["cells"]:
-        if each["cell_type"] == "markdown":
-            each.update(cell_type="code", source=f"%md\n{odd_class.text(each)}", outputs=[], execution_count=0)
-        each["metadata"] = {"application/vnd.databricks.v1+cell": {"title": "", "nuid": "x"}}
-
-
-PROGRAMS = {
-    "nbformat 2": nbformat_2,
-    "nbformat 3": nbformat_3,
-    **{f"nbformat 4.{minor}": nbformat_4(minor) for minor in range(6)},
-    "Colab": colab,
-    "Databricks": databricks,
-}
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_a_notebook_of_another_program_is_the_same_submission(tmp_path, capsys, program):
-    lab = odd_class.LAB
-    hand_ins = {
-        "Plain": [odd_class.explain],
-        "Odd": [odd_class.explain, PROGRAMS[program]],
-        "Idle": [PROGRAMS[program]],
-    }
-    files = {}
-    for at, (who, edits) in enumerate(hand_ins.items()):
-        nb = odd_class.notebook_of(lab, solved=True)
-        for edit in edits:
-            edit(nb)
-        files[f"{who}_{at}{WHERE}/Untitled.ipynb"] = json.dumps(nb).encode()
-    status, _, err = collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)
-    assert status == 0, err
-    idle, odd, plain = read_class(LABS, tmp_path / "submitted")
-    assert idle.submission and odd.submission and plain.submission
-    assert idle.submission.source == odd.submission.source == plain.submission.source
-    assert [one.explained for one in (idle, odd, plain)] == ["", "", ""]
-    assert not odd.other_release
-
-
-def test_a_notebook_as_it_was_released_is_known_in_each_form(tmp_path, capsys):
-    own = f"Ann_1{WHERE}/x.ipynb"
-    collect(tmp_path, made(tmp_path / "1.zip", {own: released(OTHER, says="own")}), capsys=capsys)
-    for at, edit in enumerate(PROGRAMS.values()):
-        nb = odd_class.notebook_of(OTHER)
-        edit(nb)
-        again = made(tmp_path / f"{at}.zip", {own: json.dumps(nb).encode()}, (2026, 11, 22, 9, 0, 0))
-        _, _, err = collect(tmp_path, again, capsys=capsys)
-        assert "as it was released" in err and "own" in placed(tmp_path, "Ann", OTHER).read_text(), list(PROGRAMS)[at]
