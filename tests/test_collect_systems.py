@@ -69,6 +69,20 @@ def test_who_handed_in_no_notebook_is_to_be_asked_for_it(tmp_path, capsys, name)
     assert status == 1 and f"Ann: no notebook among what was handed in (Ann_1{WHERE}/{name}), so ask for" in err
 
 
+@pytest.mark.parametrize(("begin", "kind"), [(b"Rar!\x1a\x07\x01\0", "RAR"), (b"7z\xbc\xaf'\x1c\0\4", "7z")])
+def test_an_archive_that_is_only_called_zip(tmp_path, capsys, begin, kind):
+    files = {f"Ann_1{WHERE}/2a.zip": begin + bytes(99), f"Bo_2{WHERE}/2a.ipynb": begin + bytes(99)}
+    status, _, err = collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)
+    assert status == 1 and f"Ann_1{WHERE}/2a.zip: it is a {kind} archive, so ask for the .ipynb file" in err
+    assert f"Bo_2{WHERE}/2a.ipynb: it is a {kind} archive" in err
+
+
+def test_the_same_file_twice_is_one(tmp_path, capsys):
+    files = {f"Ann_1{WHERE}/{name}": released(says="x") for name in ("2a.ipynb", "2a (1).ipynb", "in.d/2a.ipynb")}
+    status, _, err = collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)
+    assert status == 0 and "Not taken" not in err and found(tmp_path) == {"Ann": "x"}
+
+
 def test_a_tar_file_does_no_harm(tmp_path, capsys):
     bomb = tar({"2a_workers.ipynb": bytes(65 << 20)})
     whole = tar({"2a_workers.ipynb": released()})

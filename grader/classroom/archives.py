@@ -33,6 +33,7 @@ _PACKED: tuple[tuple[bytes, Callable[..., Any]], ...] = (
     (b"BZh", bz2.open),
     (b"\xfd7zXZ\0", lzma.open),
 )
+_OTHERS = ((b"Rar!", "RAR"), (b"7z\xbc\xaf", "7z"))  # which Python cannot unpack
 _BROKEN = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
     *(EOFError, OSError, ValueError, OverflowError, RecursionError),
@@ -57,7 +58,8 @@ class Entry:
 def is_archive(name: str, data: Callable[[], bytes] = bytes) -> bool:
     """Whether a file is one by its name, or, called a notebook, by its content. Raises what `data` raises."""
     low = name.lower()
-    return low.endswith(ENDINGS) or (".ipynb" in low and data().startswith((_ZIP, *(magic for magic, _ in _PACKED))))
+    magics = tuple(magic for magic, _ in (*_PACKED, *_OTHERS))
+    return low.endswith(ENDINGS) or (".ipynb" in low and data().startswith((_ZIP, *magics)))
 
 
 def entries(file: IO[bytes], name: str, room: IO[bytes], spend: Callable[[int], object] = bool) -> list[Entry]:
@@ -66,6 +68,8 @@ def entries(file: IO[bytes], name: str, room: IO[bytes], spend: Callable[[int], 
     try:
         begin = file.read(8)
         file.seek(0)
+        if kind := next((kind for magic, kind in _OTHERS if begin.startswith(magic)), ""):
+            raise Unusable(f"it is a {kind} archive, so ask for the .ipynb file")
         unpacker = next((opened for magic, opened in _PACKED if begin.startswith(magic)), None)
         if unpacker:
             file = _unpacked(unpacker(file), room, spend)
