@@ -7,7 +7,7 @@ import pytest
 from test_collect import LABS, NAME, collect, made, placed, released, rows
 from test_collect_systems import WHERE, found
 
-from grader.classroom import people
+from grader.classroom import people, summary
 from grader.classroom.store import Store
 from grader.frontends import cli
 from grader.frontends.collect import numbers
@@ -100,3 +100,5 @@ def test_a_gradebook_that_another_program_uses(tmp_path, capsys, gradebook, monk
     assert cli.main(["class", command, *arguments, str(tmp_path / "submitted")]) == 2
     err = capsys.readouterr().err
     assert "file is not a database" in err and "Traceback" not in err
+    (line,) = summary.stale(tmp_path / "gradebook.db", [])  # the rest of a class's summary is not lost
+    assert "file is not a database" in line

@@ -49,15 +49,17 @@ def gradebook_at(path: Path) -> Iterator[Any | None]:
         yield None
         return
     from nbgrader.api import Gradebook
-    from sqlalchemy.exc import DatabaseError
+    from sqlalchemy.exc import SQLAlchemyError
 
     try:
         with Gradebook(f"sqlite:///{path}?timeout={PATIENCE_S}") as book:
             yield book
-    except DatabaseError as error:
-        locked = f"another program has kept it locked for {PATIENCE_S} s, so end that one, and run the command again"
-        why = locked if "locked" in str(error.orig) else f"{error.orig}. Put a copy in its place"
-        raise UserError(f"The gradebook {path} cannot be used: {why}.") from None
+    except SQLAlchemyError as error:
+        said = str(getattr(error, "orig", error)).partition("\n")[0]
+        why = f"it cannot be read ({said}). If it is an old one, `nbgrader db upgrade` mends it. Else put a copy in its place"
+        if "locked" in said:
+            why = f"another program has kept it locked for {PATIENCE_S} s. End that one, and run the command again"
+        raise UserError(f"The gradebook {path}: {why}.") from None
 
 
 def assigned(book: Any) -> set[str]:

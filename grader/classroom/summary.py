@@ -261,14 +261,11 @@ def absent(gradebook: Path, made: list[Row]) -> list[str]:
 
 
 def _from_book(gradebook: Path, by: Callable[[Any], Iterator[str]]) -> list[str]:
-    from sqlalchemy.exc import SQLAlchemyError
-
     try:
         with gradebook_at(gradebook) as book:
             return list(by(book)) if book else []
-    except (SQLAlchemyError, OSError) as error:  # the class is graded: that must not be lost for this
-        why = str(error).splitlines()[0]
-        return [f"{gradebook} cannot be read ({why}). If it is an old one, `nbgrader db upgrade` mends it"]
+    except (UserError, OSError) as error:  # the class is graded: that must not be lost for this
+        return [str(error).splitlines()[0]]
 
 
 def _absent(book: Any, made: list[Row]) -> Iterator[str]:

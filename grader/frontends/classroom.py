@@ -114,7 +114,10 @@ def grade_class(options: argparse.Namespace) -> int:
     }
     name = "-".join(["summary", *options.lab])  # that of all labs stays as it is
     files = summary.write(rows, store.folder, also, name)  # first: whoever reads the text may close it
-    files.append(write_marks(marks.marks(rows, course / GRADEBOOK), store.folder, options.lab))
+    try:
+        files.append(write_marks(marks.marks(rows, course / GRADEBOOK), store.folder, options.lab))
+    except UserError as error:  # of the gradebook, and `grader class marks` makes them later
+        tell(f"No marks were written. {error}")
     print(summary.text(rows, also))
     print("\nThe summary as files:", *(f"  {path}" for path in files), sep="\n")
     return int(any(row.status in summary.UNFINISHED for row in rows))
