@@ -418,6 +418,19 @@ def test_an_explanation_that_waits_is_named_beside_what_else_went_wrong(course, 
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_penalty_from_before_somebody_marked_is_named(course, capsys):
+    """nbgrader's penalty "zero" takes off what there is when it grades: points for the explanation come later."""
+    with Gradebook(f"sqlite:///{course}/gradebook.db") as book:
+        notebook = book.find_submission_notebook(NAME, NAME, "ann")
+        book.find_grade(LAB.checks[0].name, NAME, NAME, "ann").auto_score = 60
+        for penalty, told in ((60, True), (68, False), (30, False), (0, False)):
+            notebook.late_submission_penalty = penalty
+            book.db.commit()
+            _, _, err = run(course, capsys=capsys)
+            assert ("run `nbgrader autograde LAB --force`: 2a_workers: ann" in err) == told, penalty
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_lab_that_was_never_set_costs_nobody_anything(course, capsys):
     """ann handed in one by mistake: who did not has no mark of it, and is not missed."""
     other = "1c_diagnose"

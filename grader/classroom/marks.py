@@ -24,6 +24,7 @@ from grader.submission import decoded
 UNMARKED = "explanation not marked yet"
 CHANGED = "explanation changed since it was marked"
 ABSENT = "nothing handed in"
+OLD_PENALTY = "late penalty from before the explanation was marked"
 
 
 @dataclass(frozen=True)
@@ -132,13 +133,17 @@ def _by_hand(book: Any, mark: Mark) -> Mark:
     given = [grade.auto_score if grade.manual_score is None else grade.manual_score for grade in theirs]
     manual = sum(given) + sum(grade.extra_credit or 0.0 for grade in grades) if None not in given else None
     again = any(grade.needs_manual_grade and grade.manual_score is not None for grade in theirs)
-    notes = [mark.note, UNMARKED if manual is None else CHANGED if again else ""]
+    penalty = submission.late_submission_penalty or 0.0
+    # nbgrader took off all that there was when it graded, as "zero" does
+    before = sum(grade.auto_score or 0.0 for grade in grades if grade.name in measured)
+    old = manual is not None and penalty and before <= penalty < before + changed + manual
+    notes = [mark.note, UNMARKED if manual is None else CHANGED if again else "", OLD_PENALTY if old else ""]
     return replace(
         mark,
         points=None if mark.points is None else round(mark.points + changed, 2),
         manual=manual,
         manual_most=sum(grade.max_score for grade in theirs),
-        penalty=submission.late_submission_penalty or 0.0,
+        penalty=penalty,
         note="; ".join(filter(None, notes)),
     )
 

@@ -61,6 +61,10 @@ def write(options: argparse.Namespace) -> int:
         ("Percentages without the explanation, which nobody has marked yet", [m for m in made if m.unmarked]),
         (f"Inconclusive, so only what is certain counts ({again})", [m for m in made if m.inconclusive]),
         ("Measured quickly, which is no mark", [m for m in made if m.quick]),
+        (
+            "Late, and marked after nbgrader took off the penalty, so run `nbgrader autograde LAB --force`",
+            [m for m in made if m.note.endswith(marks.OLD_PENALTY)],
+        ),
     ):
         if some:
             tell(f"{heading}: {_by_lab(some)}")
