@@ -147,11 +147,23 @@ def test_the_lines_of_python_work(tmp_path, monkeypatch):
     assert [len(analyses) for analyses in shown] == [2]
 
 
+def anchors(page: Path) -> set[str]:
+    """Those of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line) for line in re.findall(r"^#+ +(.+)$", text, re.MULTILINE)]
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_between_pages_lead_somewhere():
-    for page in PAGES:
-        text = (REPOSITORY / page).read_text(encoding="utf-8")
-        for link in re.findall(r"\]\(([^)#:]+)\)", text):
-            assert ((REPOSITORY / page).parent / link).exists(), f"{page}: {link}"
+    to_sections = 0
+    for page in (REPOSITORY / name for name in PAGES):
+        for link, _, section in (
+            link.partition("#") for link in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text(encoding="utf-8"))
+        ):
+            there = page.parent / link if link else page
+            assert there.exists() and (not section or section in anchors(there)), f"{page}: {link}#{section}"
+            to_sections += bool(section)
+    assert to_sections > 5
 
 
 def test_files_that_the_pages_name_are_there():
