@@ -1,0 +1,20 @@
+"""A progress bar in a terminal."""
+
+import os
+import sys
+
+from tqdm import tqdm
+
+
+def bar(count: int, name: str, form: str, smoothing: float = 0.3) -> tqdm:
+    """A bar on standard error that leaves nothing behind; form and smoothing as tqdm has them, and what is set as its
+    postfix begins with ", ". It is disabled where it couldn't be drawn, so that its user says the same in lines."""
+    return tqdm(total=count, desc=name, bar_format=form, leave=False, disable=not _is_drawn(), smoothing=smoothing)
+
+
+def _is_drawn() -> bool:
+    """Whether standard error is a terminal that knows its size. On one of no size, such as a container's, tqdm draws nothing."""
+    try:
+        return all(os.get_terminal_size(sys.stderr.fileno()))
+    except (OSError, ValueError, AttributeError):
+        return False
