@@ -68,6 +68,27 @@ def test_a_group_of_canvas_hands_in_for_each_member(tmp_path, capsys):
     assert found(tmp_path) == {"jd1": "team", "zm2": "team", "bl3": "own", "di4": "di"}
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_worksheet_without_ids_says_when_somebody_handed_in(tmp_path, capsys, named):
+    """mod/assign/gradingtable.php: no name while students are anonymous, and no address where a site hides it."""
+    head = ["Identifier", *["Full name"] * named, "Status", "Grade", "Maximum Grade", "Last modified (submission)"]
+    body = [
+        f'Participant {n},{"Jane Doe," * named}Submitted,,50.00,"Monday, 30 November 2026, {n}:00 PM"' for n in (7, 8)
+    ]
+    (tmp_path / "sheet.csv").write_text("\n".join([",".join(head), *body]))
+    name = "Jane Doe" if named else "Participant"
+    files = {f"{name}_{n}{WHERE}/2a.ipynb": released(says=f"{n}") for n in (7, 8)}
+    archive = made(tmp_path / "m.zip", files)
+    status, _, err = collect(tmp_path, archive, "--students", tmp_path / "sheet.csv", capsys=capsys)
+    folder = name.replace(" ", "_")
+    assert status == 0 and found(tmp_path) == {f"{folder}_7": "7", f"{folder}_8": "8"} and "without a time" not in err
+    clocks = [(placed(tmp_path, f"{folder}_{n}").parent / "timestamp.txt").read_text() for n in (7, 8)]
+    assert clocks[0] < clocks[1] and all(
+        clock.startswith("2026-11-30") or clock.startswith("2026-12") for clock in clocks
+    )
+    assert set(numbers(tmp_path / "submitted", "moodle").values()) == {"7", "8"}
+
+
 def test_folders_of_moodle_without_a_file_are_named(tmp_path, capsys):
     _, _, err = collect(tmp_path, made(tmp_path / "m.zip", {f"Ann_1{WHERE}/": b""}), capsys=capsys)
     assert "Ann: the folder is empty" in err

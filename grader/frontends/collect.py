@@ -15,6 +15,7 @@ from grader.classroom.marks import read_table
 from grader.classroom.people import CANVAS, MOODLE, Entry, assigned, gradebook_at, groups_of, named, who_is
 from grader.classroom.store import Store
 from grader.classroom.worksheet import IDENTIFIER, handed_in
+from grader.classroom.worksheet import column as column_of
 from grader.errors import UserError
 from grader.frontends.classroom import GRADEBOOK
 from grader.result import write_text
@@ -128,10 +129,12 @@ def _line(each: Taken) -> str:
 
 
 def _listed(path: Path) -> list[Entry]:
-    """The students of Canvas' gradebook, of Moodle's worksheet, or of any table."""
+    """The students of Canvas' gradebook, of Moodle's worksheet, or of any table; none of a worksheet that has only their numbers."""
     head, body = read_table(path)
     filled = [name for name in head if any(row[name].strip() for row in body)]  # systems export empty columns, too
     column = next((name for want in ID_COLUMNS for name in filled if name.lower() == want), "")
+    if not column and column_of(IDENTIFIER, head):
+        return []
     if not column:
         raise UserError(f"{path} has no column with the students' ids. Call one of them id.")
     ids = [row[column].strip() for row in body]
