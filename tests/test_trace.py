@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 
+import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from grader import labs, trace
-from grader.trace import TraceError, catalogue, intervals, kernels, words
+from grader.trace import TraceError, catalogue, decode, intervals, kernels, words
 from grader.trace.metrics import FITS
 from grader.trace.read import to_ns
 from tests.loops import BACKWARD, MAIN, PAGEABLE, PINNED, Recording
@@ -161,14 +162,17 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=6,
 )
+CATEGORIES = ["kernel", "gpu_memcpy", "cuda_runtime", "cpu_op", "user_annotation"]
+ASKED_FOR_AT_TIMES = [each.encode_name for each in msgspec.structs.fields(decode.More)]
 HOSTILE_EVENT = st.fixed_dictionaries(
-    {"ph": st.just("X"), "cat": st.sampled_from(["kernel", "gpu_memcpy", "cuda_runtime", "cpu_op", "user_annotation"])},
+    {"ph": st.sampled_from("XXXXXBEsf"), "cat": st.sampled_from([*CATEGORIES, *CATEGORIES, decode.ARROW, None])},
     optional={
         "name": st.sampled_from(["ProfilerStep#1", "cudaLaunchKernel", "aten::mm", PAGEABLE, "cudaStreamSynchronize"]),
         "ts": st.floats(allow_nan=False, allow_infinity=False) | st.integers(0, 50),
         "dur": st.floats(allow_nan=False, allow_infinity=False) | st.integers(0, 50),
         "pid": st.integers(0, 1) | st.text(max_size=2),
         "tid": JSON,
+        "id": JSON,
         "args": st.fixed_dictionaries(
             {},
             optional={
@@ -177,6 +181,7 @@ HOSTILE_EVENT = st.fixed_dictionaries(
                 "device": st.integers(-1, 1) | JSON,
                 "stream": st.integers(-1, 2**70) | st.text(max_size=3),
                 "Input type": JSON,
+                **dict.fromkeys(ASKED_FOR_AT_TIMES, JSON),
             },
         ),
     },
@@ -185,6 +190,9 @@ HOSTILE_EVENT = st.fixed_dictionaries(
 
 @settings(max_examples=200)
 @given(st.lists(HOSTILE_EVENT, max_size=12), st.integers(0, 2))
+@example([{"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1, "args": {"size(B)": []}}], 0)
+@example([{"ph": "X", "cat": None, "name": "k", "ts": 1, "dur": 1, "args": {"Task Type": 1}}], 0)
+@example([{"ph": "s", "cat": "HostToDevice", "name": "k", "ts": 1, "id": {}}], 0)
 def test_hostile_events_never_crash(events, skip_first):
     try:
         t = trace.read_bytes(json.dumps({"traceEvents": events}).encode())

@@ -13,6 +13,7 @@ from collections import Counter
 
 import fuzz_trace
 import kineto
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 
 from grader import trace
 from grader.trace import TraceError, parallel, pieces
+from grader.trace.decode import Args, More
 
 # --- a small sound trace, event by event --------------------------------------------------------------------------
 
@@ -140,8 +142,8 @@ NESTED = st.recursive(
     ),
     max_leaves=8,
 )
-ARGUMENTS = {"correlation", "device", "stream", "bytes", "Input type", "Input Dims", "Sequence number", "CallFrom"}
-ARGUMENTS |= {"Python id", "Python parent id", "Device Type", "Device Id", "Total Allocated", "Total Reserved"}
+# what the reader looks at
+ARGUMENTS = {each.encode_name for known in (Args, More) for each in msgspec.structs.fields(known)}
 NS = st.integers(0, 10**9)
 BASES = st.sampled_from([0, 4388195796371_000, -5_000_000, 1_700_000_000_123_456_000])  # ns; the last as old files have
 

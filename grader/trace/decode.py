@@ -71,16 +71,17 @@ class Event(msgspec.Struct, gc=False):
 
 
 class More(msgspec.Struct, gc=False):
-    """What is asked for only where an event has no category, or work of a GPU no correlation."""
+    """What is asked for only where an event has no category, or work of a GPU no correlation. Anything may stand there: nobody
+    has looked at it before."""
 
-    external: Identifier = msgspec.field(default=None, name="External id")
+    external: Any = msgspec.field(default=None, name="External id")
     # Of Ascend's
-    task: str | None = msgspec.field(default=None, name="Task Type")
-    stream: Identifier = msgspec.field(default=-1, name="Stream Id")
-    physical: Identifier = msgspec.field(default=-1, name="Physic Stream Id")
-    size: Identifier = msgspec.field(default=-1, name="size(B)")
-    operation: str | None = None
-    connection: Identifier = msgspec.field(default=None, name="connection_id")
+    task: Any = msgspec.field(default=None, name="Task Type")
+    stream: Any = msgspec.field(default=-1, name="Stream Id")
+    physical: Any = msgspec.field(default=-1, name="Physic Stream Id")
+    size: Any = msgspec.field(default=-1, name="size(B)")
+    operation: Any = None
+    connection: Any = msgspec.field(default=None, name="connection_id")
 
 
 class MoreOfEvent(msgspec.Struct, gc=False):
@@ -88,7 +89,7 @@ class MoreOfEvent(msgspec.Struct, gc=False):
 
 
 class Arrow(msgspec.Struct, gc=False):
-    id: Identifier = None
+    id: Any = None
 
 
 class Timestamp(msgspec.Struct, gc=False):
@@ -304,7 +305,7 @@ def _more(chunk: bytes, events: list[Event]) -> list[More]:
     return [more.args or NO_MORE for e, more in found if e.ph in EVENTS and e.ts is not None]
 
 
-def _below(number: Identifier) -> int:
+def _below(number: Any) -> int:
     """What stands in a column for an id that is no correlation: below -1, or -1 where it is none."""
     number = int(number) if isinstance(number, str) and number.isdecimal() and len(number) < 19 else number
     return -2 - number if isinstance(number, int) and 0 < number < LARGEST - 2 and number != UNCONNECTED else -1
@@ -333,13 +334,13 @@ def _code_by_arguments(code: int, e: Event, more: More) -> int:
     direction into its name."""
     name = e.name or ""
     if name.startswith("MEMCPY_ASYNC"):
-        found = DIRECTION.match(more.operation or "")
+        found = DIRECTION.match(str(more.operation))
         e.name = f"Memcpy {found[1][0].upper()}to{found[2][0].upper()}" if found else name
         return MEMCPY
-    if more.task:
-        if NO_TASK.match(more.task):
+    if isinstance(task := more.task, str) and task:
+        if NO_TASK.match(task):
             return SYNC
-        return MEMCPY if "MEMCPY" in more.task.upper() or "SDMA" in more.task.upper() else KERNEL
+        return MEMCPY if "MEMCPY" in task.upper() or "SDMA" in task.upper() else KERNEL
     if more.connection is None:
         return RUNTIME if CANN.match(name) else code
     return KERNEL if name.startswith("hcom_") else RUNTIME
