@@ -92,3 +92,37 @@ def test_a_run_json_of_an_earlier_release_can_be_compared_with(noisy):
     (rank,) = equal[0]["ranks"]
     old = {**equal[0], "ranks": [{name: value for name, value in rank.items() if name != "blocks_alone_s"}]}
     assert records.against([old], slower[0])[0] == decision.SLOWER
+
+
+def test_of_steps_in_turns_none_is_left_out(tmp_path):
+    """More steps than are told of one by one. Each 320th is long, as where a game is played before them, or each fifth."""
+    found = watched_all(
+        tmp_path,
+        {
+            "rare": "for n in range(4800): clock[0] += 801 if n % 320 == 319 else 1; step()",
+            "each fifth": "for n in range(4800): clock[0] += 10 if n % 5 == 4 else 1; step()",
+        },
+        model=CLOCK + MODEL,
+    )
+    rare, fifth = (records.record(Seen(processes=[each]), [])["ranks"][0] for each in found.values())
+    assert rare["step_s_mean"] == pytest.approx(1 + 800 / 320, rel=0.05)
+    assert fmean(rare["blocks_s"]) == pytest.approx(1 + 800 / 320, rel=0.05)
+    assert rare["step_s_median"] == fifth["step_s_median"] == 1
+    assert fifth["step_s_mean"] == pytest.approx(1 + 9 / 5, rel=0.01)
+    assert fifth["step_s_p90"] == 10
+
+
+def test_of_a_long_job_the_groups_of_steps_get_larger(tmp_path):
+    body = """
+        import grader_watch, grader_watch_steps
+        grader_watch_steps.KEPT = 600
+        for n in range(4800):
+            clock[0] += 801 if n % 320 == 319 else 1
+            step()
+        print(grader_watch.watch.kept.every, len(grader_watch.watch.kept.times), file=open("groups", "w"))
+    """
+    _, seen = watched(tmp_path, CLOCK, MODEL, body, cwd=tmp_path)
+    assert (tmp_path / "groups").read_text() == "8 599\n"
+    (rank,) = records.record(seen, [])["ranks"]
+    assert rank["step_s_mean"] == pytest.approx(1 + 800 / 320, rel=0.05)
+    assert rank["step_s_median"] == 1

@@ -135,7 +135,7 @@ def test_windows_that_differ_are_told_from_noise_and_bursts():
 
 def test_a_step_that_took_no_time_ends_no_report():
     """What a step took besides, such as an evaluation, is taken off, and may be all of it."""
-    assert _alone({"times": [0.0, 2.0], "held_up": [0.0, 1.0], "steps": 2}) == [0.0, 1.0]
+    assert _alone({"means": [0.0, 2.0], "held_up": [0.0, 1.0], "steps": 2}) == [0.0, 1.0]
 
 
 def test_a_trace_is_kept_whole_or_not_at_all(tmp_path):

@@ -39,10 +39,10 @@ def record(seen: Seen, command: Sequence[str]) -> dict[str, Any]:
 
 
 def _rank(process: dict[str, Any]) -> dict[str, Any]:
-    times = process["times"][_settled(process) :]
+    times, means = (process[name][_settled(process) :] for name in ("times", "means"))
     samples = sum(_whole(count / max(1, process["batches_of"])) * size for size, count in process["batches"])
     timed = [second for look in process["looks"] for window in look["step_s"] for second in window]
-    step_s = fmean(timed or times) if timed or times else None
+    step_s = fmean(timed or means) if timed or means else None
     share = _shares(process)
     deciles = quantiles(times, n=10, method="inclusive") if len(times) > 1 else [times[0]] * 9 if times else [None] * 9
     return {
@@ -52,7 +52,7 @@ def _rank(process: dict[str, Any]) -> dict[str, Any]:
         "steps": process["steps"],
         "steps_are": process["by"],
         "step_s": step_s,
-        "step_s_mean": fmean(times) if times else None,
+        "step_s_mean": fmean(means) if means else None,
         "step_s_median": median(times) if times else None,
         "step_s_p10": deciles[0],
         "step_s_p90": deciles[8],
@@ -62,7 +62,7 @@ def _rank(process: dict[str, Any]) -> dict[str, Any]:
         "counts": process["counts"],
         "memory": (process["looks"][-1]["memory"] if process["looks"] else {}) | process["memory"],
         "windows_s": [fmean(window) for look in process["looks"] for window in look["step_s"] if window],
-        "blocks_s": _blocks(times),
+        "blocks_s": _blocks(means),
         "blocks_alone_s": _alone(process),
         "over": process["over"],
     }
@@ -95,23 +95,23 @@ def _whole(batches: float) -> float:
     return round(batches) if abs(batches - round(batches)) < 0.1 * batches else batches
 
 
-def _blocks(times: list[float]) -> list[float]:
-    n = len(times) // BLOCKS
-    return [fmean(times[i * n : (i + 1) * n]) for i in range(BLOCKS)] if n else times
+def _blocks(means: list[float]) -> list[float]:
+    n = len(means) // BLOCKS
+    return [fmean(means[i * n : (i + 1) * n]) for i in range(BLOCKS)] if n else means
 
 
 def _settled(process: dict[str, Any]) -> int:
     """The first step time that counts."""
-    first = int(SETTLED * len(process["times"]))
-    return first if first < len(process["times"]) else 0
+    first = int(SETTLED * len(process["means"]))
+    return first if first < len(process["means"]) else 0
 
 
 def _alone(process: dict[str, Any]) -> list[float]:
     """As `_blocks`, without the time in which other programs had the processor."""
-    times, held_up = (process[name][_settled(process) :] for name in ("times", "held_up"))
-    blocks = _blocks(times)
-    n = len(times) // len(blocks) if blocks else 0
-    steps = process["steps"] / max(1, len(process["times"]))  # for each time that was told
+    means, held_up = (process[name][_settled(process) :] for name in ("means", "held_up"))
+    blocks = _blocks(means)
+    n = len(means) // len(blocks) if blocks else 0
+    steps = process["steps"] / max(1, len(process["means"]))  # for each mean that was told
     alone = []
     for i, block_s in enumerate(blocks):
         lost_s = held_up[(i + 1) * n - 1] - held_up[max(0, i * n - 1)]

@@ -236,7 +236,7 @@ class Watch:
             self.thread, self.first_at = threading.get_ident(), now
             self.loading.steps_begin(self.step)
         else:
-            self.kept.keep(self.step, max(0.0, now - self.last_at - apart_s), now)
+            self.kept.keep(max(0.0, now - self.last_at - apart_s), now)
         if self.plan is None and (now > self.ask_at or self.step >= self.look_at_step) and _time_to_look(self, now):
             self.plan = self._plan()
             self.tell()

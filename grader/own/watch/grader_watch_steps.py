@@ -22,8 +22,9 @@ REPEATED = 50  # steps of the main optimizer without a backward pass: then its p
 GONE = 10  # steps of others without one of the main optimizer's, which then has ended; more where it was seen to pause
 
 QUIET = "99"  # KINETO_LOG_LEVEL at which the profiler writes no lines of its own
-KEPT = 100_000  # step times; of more every second one
-TOLD = 1000  # of them, evenly spread: writing them costs some microseconds each
+KEPT = 100_000  # groups of steps; of more, two become one
+TOLD = 1000  # of them, alike: writing them costs some microseconds each
+GOLDEN = 0.6180339887  # its multiples, less their whole parts, fill 0 to 1 evenly
 HELD_UP_EVERY_S = 0.1  # that it is asked: it costs some microseconds
 backward_runs_in = getattr(torch._C, "_current_graph_task_id", lambda: -1)  # this thread: a number, -1 for none
 
@@ -39,29 +40,50 @@ def never_compiled(code, below: bool = False) -> None:
         )
 
 
+def _place(group: int, size: int) -> int:
+    """Of one step in a group, another one in each: steps that come in turns are all among them."""
+    return int(group * GOLDEN % 1 * size)
+
+
 class Times:
-    """Host seconds of each step."""
+    """Host seconds of the steps in groups of `every`: the mean of each, and one of its steps."""
 
     def __init__(self) -> None:
-        self.times = array.array("d")
-        self.every = 1  # of so many steps one is kept
-        self.held_up = array.array("d")  # seconds, so far, that other programs had the processor, at each of `times`
+        self.times, self.means = array.array("d"), array.array("d")
+        self.every = 1
+        self.count, self.sum_s, self.one_s = 0, 0.0, 0.0  # of the group that goes on
+        self.held_up = array.array("d")  # seconds that other programs had the processor, until the end of each group
         self.held_up_s = self.ask_at = 0.0
 
-    def keep(self, step: int, seconds: float, now: float) -> None:
+    def keep(self, seconds: float, now: float) -> None:
         if now > self.ask_at:
             self.held_up_s, self.ask_at = held_up_s(), now + HELD_UP_EVERY_S
-        if step % self.every == 0:
-            self.times.append(seconds)
+        if self.count == _place(len(self.times), self.every):
+            self.one_s = seconds
+        self.count += 1
+        self.sum_s += seconds
+        if self.count == self.every:
+            self.times.append(self.one_s)
+            self.means.append(self.sum_s / self.every)
             self.held_up.append(self.held_up_s)
+            self.count, self.sum_s = 0, 0.0
             if len(self.times) >= KEPT:
-                self.times, self.held_up, self.every = self.times[::2], self.held_up[::2], 2 * self.every
+                *fewer, self.every = *self._groups(2), 2 * self.every
+                self.times, self.means, self.held_up = (array.array("d", each) for each in fewer)
+
+    def _groups(self, size: int) -> tuple[list[float], list[float], list[float]]:
+        """One of the times, the mean and the end of each group of so many; what is left over lies before the first."""
+        starts = range(len(self.times) % size, len(self.times), size)
+        times = [self.times[at + _place(n, size)] for n, at in enumerate(starts)]
+        means = [sum(self.means[at : at + size]) / size for at in starts]
+        return times, means, [self.held_up[at + size - 1] for at in starts]
 
     def told(self) -> dict:
-        some = slice(None, None, -(-len(self.times) // TOLD) or 1)
+        times, means, held_up = self._groups(-(-len(self.times) // TOLD) or 1)
         return {
-            "times": [round(seconds, 7) for seconds in self.times[some]],
-            "held_up": [round(seconds, 3) for seconds in self.held_up[some]],
+            "times": [round(seconds, 7) for seconds in times],
+            "means": [round(seconds, 7) for seconds in means],
+            "held_up": [round(seconds, 3) for seconds in held_up],
         }
 
 
