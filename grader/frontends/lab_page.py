@@ -22,8 +22,8 @@ GENERATED = "generated:"
 YOURS = """\
 **Yours.** All code inside the function and outside of it.
 
-**Set-up.** We don't time what you do once before the first step, such as compiling the model or converting the whole data set. A stock
-of finished batches gains you nothing. Before the clock starts, we let your loop use up all that it may have made in advance. {limit}
+**Set-up.** We don't time what you do once before the first step, such as compiling the model or converting the whole data set. Batches
+that you prepare in advance gain you nothing. We let your loop use them up before the clock starts. {limit}
 
 **What must stay.** Your loop must train the same model on the same batches of `job.batches`. Loss, optimizer and learning rate stay as
 they are. Each batch is one optimizer step with one `yield`. The weights stay fp32.{formats}
