@@ -160,6 +160,16 @@ def test_rest_of_an_honest_run():
     assert parity.late(TOLERANCES, REFERENCE[:60], REFERENCE, Spread()).status == PASS
 
 
+def test_losses_that_begin_at_zero():
+    """As of a job of one's own whose penalty has nothing to do at first: they are compared as they are."""
+    zeros, apart = [0.0] * STEPS, [0.0] * 60 + [0.5] * (STEPS - 60)
+    replay = parity.Replay(zeros, {STEPS: SAME}, 1.0, 1.0)
+    spread = Spread(((100, NEAR), (STEPS, NEAR)))
+    assert parity.late(TOLERANCES, zeros, zeros, spread, replay).status == PASS
+    assert parity.late(TOLERANCES, zeros, apart, spread).status == FAIL
+    assert parity.loss_gaps(zeros, apart, 10)[-1] == 0.5
+
+
 def test_honest_for_the_first_steps_only():
     for wrong in (REFERENCE[:30] + REFERENCE[29:30] * 170, REFERENCE[:50] + [1.2] * 150):  # stuck; suddenly better
         result = late(wrong)

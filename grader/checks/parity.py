@@ -390,8 +390,8 @@ def loss_gaps(starter: Sequence[float], submission: Sequence[float], first: int)
 
 
 def _floor(losses: Sequence[float]) -> float:
-    """What losses are compared with at least: one near zero has no relative difference worth the name."""
-    return 0.1 * abs(losses[0])
+    """What losses are compared with at least, 1 where they begin at 0: one near zero has no relative difference worth the name."""
+    return 0.1 * abs(losses[0]) or 1.0
 
 
 def doubtful(check: CheckResult) -> int | None:
