@@ -29,5 +29,7 @@ def test_ranks_take_part_and_say_what_failed():
         with pytest.raises(RuntimeError, match="no such thing"):
             ranks(fails)
         assert all(process.poll() is not None for process in ranks.processes), "none is left"
+        with pytest.raises(RuntimeError, match="a rank ended"):
+            ranks(total, start=3)
     finally:
         ranks.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import inspect
 import json
 import os
@@ -52,8 +53,9 @@ class Ranks:
         request = {"source": inspect.getsource(function), "call": function.__name__, "arguments": arguments}
         for process in self.processes:
             assert process.stdin
-            process.stdin.write(json.dumps(request) + "\n")
-            process.stdin.flush()
+            with contextlib.suppress(BrokenPipeError):  # it has ended, and gives no answer either
+                process.stdin.write(json.dumps(request) + "\n")
+                process.stdin.flush()
         values = []
         for process in self.processes:
             assert process.stdout
