@@ -334,7 +334,7 @@ class Slow:
     first: Operation
     least: float  # ns per step, of the first
     gain: float  # ns per step that better kernels for all of them could win
-    matmul: bool  # of the first
+    cause: str  # "compute" or "memory", by the first
 
 
 def slow(operations: Sequence[Operation], step: float) -> Slow | None:
@@ -350,7 +350,7 @@ def slow(operations: Sequence[Operation], step: float) -> Slow | None:
     if not found:
         return None
     first, least = max(found, key=lambda each: each[0].gpu_ns)
-    return Slow(first, least, gain, first.tensor_cores is not None)
+    return Slow(first, least, gain, "memory" if first.tensor_cores is None else "compute")
 
 
 def of_slow(found: Slow) -> str:

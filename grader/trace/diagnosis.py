@@ -77,18 +77,26 @@ class _Case:
     b: Breakdown
     step: float  # ns
     steps: Steps | None
+    cause: str  # before what waits with it is told apart, see `with_waits`
     slow: details.Slow | None
     tiny: Operation | None
+    between: float  # ns per step in pauses between queued kernels, where that is much
     told: details.Told = field(default_factory=lambda: details.Told([]))
     rare: details.Rare | None = None
-    between: float = 0.0  # ns per step in pauses between queued kernels, where that is much
 
-    def with_waits(self, cause: str) -> bool:
+    @property
+    def with_waits(self) -> bool:
         """Whether it cannot be told apart from sync-bound, and is called so: in five labelled recordings of five the fix removed waits."""
-        return cause == "launch" and details.never_ahead(self.m) and not self.told.starting
+        return self.cause == "launch" and details.never_ahead(self.m) and not self.told.starting
 
-    def tell(self, cause: str) -> None:
-        """Look into what stands behind this cause. Without steps nothing is."""
+    @property
+    def slow_work(self) -> details.Slow | None:
+        """The slow operations, where they are what the step is bound by."""
+        return self.slow if self.slow and self.slow.cause == self.cause else None
+
+    def tell(self) -> None:
+        """Look into what stands behind the cause. Without steps nothing is."""
+        cause = self.cause
         if self.steps is None:
             return
         if cause in ("host", "input"):
@@ -100,8 +108,8 @@ class _Case:
             self.told = details.of_queue(self.trace, self.steps, self.b)
         elif cause == "sync":
             self.told = details.of_waits(self.trace, self.steps)
-        elif self.slow and cause == ("compute" if self.slow.matmul else "memory"):
-            self.told = details.Told([details.of_slow(self.slow)])
+        elif self.slow_work:
+            self.told = details.Told([details.of_slow(self.slow_work)])
 
 
 def diagnose(
@@ -114,10 +122,9 @@ def diagnose(
     if not b.parts or not b.step_ns:
         return _without_gpu(trace, m, steps)
     step = b.step_ns
-    case = _Case(trace, m, b, step, steps, details.slow(operations, step), details.tiny_operation(operations, m))
     costs = {name: sum(b.parts[part] for part in cause.parts) for name, cause in CAUSES.items()}
-    case.between = _between(b)
-    costs["launch"] += case.between
+    between = _between(b)
+    costs["launch"] += between
     cause = _first(costs, step)
     if cause == "sync" and b.alone >= LONGER * costs["sync"]:  # without the wait the host would still hold the step
         cause = "host"
@@ -126,25 +133,27 @@ def diagnose(
         return Diagnosis(text=NO_LAUNCHES.format(share=sum(costs[name] for name in BY_LAUNCHES) / step, way=way))
     costs["host"] = max(costs["host"], b.alone)
     runner_up = _next(cause, costs, m, step)
-    case.tell(cause)
+    slow, tiny = details.slow(operations, step), details.tiny_operation(operations, m)
+    case = _Case(trace, m, b, step, steps, cause, slow, tiny, between)
+    case.tell()
     case.rare = details.rare(trace, steps, b, CAUSES[cause].parts) if steps is not None and m.step_ns is None else None
     shares = {name: ns / step for name, ns in costs.items()}
     what_if = {name: ns / 1e6 for name, ns in what_ifs(case).items() if ns < 0.995 * step or name == cause}
     named = cause
-    if case.with_waits(cause):
+    if case.with_waits:
         named, runner_up = "sync", "launch"
         what_if["sync"] = max(0.0, what_if["launch"] - b.parts["idle_sync"] / 1e6)  # both go together
     return Diagnosis(
         cause=f"{named}-bound",
-        confidence=round(m.steps_sure * _confidence(cause, shares, case), 2),
-        evidence=tuple(_evidence(cause, case)),
+        confidence=round(m.steps_sure * _confidence(shares, case), 2),
+        evidence=tuple(_evidence(case)),
         runner_up=f"{runner_up}-bound",
         what_if_step_ms=what_if[named],
         what_if=what_if,
-        what_to_try=_advice(cause, runner_up, case),
+        what_to_try=_advice(runner_up, case),
         lesson=CAUSES[named].lesson,
         teaches=CAUSES[named].lab,
-        text=_text(cause, runner_up, shares, case, what_if[named]),
+        text=_text(runner_up, shares, case, what_if[named]),
     )
 
 
@@ -190,7 +199,7 @@ def what_ifs(case: _Case) -> dict[str, float]:
         faster = parts["tensor_core"] * wide * (1 - TO_HALF)
     gains = {"memory": max(0.0, memory - (b.fused_ns or memory)), "compute": faster}
     if case.slow:
-        kind = "compute" if case.slow.matmul else "memory"
+        kind = case.slow.cause
         busy = sum(parts[part] for part in WORK[kind].parts)
         gains[kind] = max(gains[kind], min(case.slow.gain, busy))
     if case.tiny:  # a loop within a library: with its launches its kernels go as well
@@ -198,9 +207,10 @@ def what_ifs(case: _Case) -> dict[str, float]:
     return found | {name: step - gain for name, gain in gains.items()}
 
 
-def _confidence(cause: str, shares: dict[str, float], case: _Case) -> float:
+def _confidence(shares: dict[str, float], case: _Case) -> float:
     """How clearly the cause stands out from the next of its kind, and from the threshold; less where the profiler itself may be what
     is seen, where most of what the cause costs is not in the recording, and where it is inferred. shares: of the step, by cause."""
+    cause = case.cause
     others = STALLS if cause in STALLS else WORK
     rival = max([shares[other] for other in others if other != cause], default=0.0)
     clear = max(0.0, shares[cause] - rival) / max(shares[cause] + rival, 1e-9)
@@ -223,14 +233,7 @@ def _confidence(cause: str, shares: dict[str, float], case: _Case) -> float:
     )
     pauses = cause == "launch" and case.between > 0.5 * shares[cause] * case.step
     strange = cause == "memory" and _strange(case) > 0.5 * shares[cause]
-    if (
-        few
-        or pauses
-        or strange
-        or case.rare
-        or case.told.inferred
-        or _with_another(cause, shares[cause] * case.step, case)
-    ):
+    if few or pauses or strange or case.rare or case.told.inferred or _with_another(shares[cause] * case.step, case):
         found = min(found, EITHER)
     return round(min(0.99, max(0.05, found)), 2)
 
@@ -240,13 +243,13 @@ def _strange(case: _Case) -> float:
     return (case.m.unknown_kernel_share or 0.0) * (case.m.gpu_busy_ns or 0.0) / case.step
 
 
-def _with_another(cause: str, cost: float, case: _Case) -> bool:
+def _with_another(cost: float, case: _Case) -> bool:
     """Whether another cause costs the same time, so that removing one of them alone may win little. cost: ns per step."""
-    if cause in ("queue", "communication"):
+    if case.cause in ("queue", "communication"):
         return details.covered_by_host(case.b, cost)
-    if cause in ("input", "host"):
+    if case.cause in ("input", "host"):
         return details.launches_as_long(case.b, cost)
-    if cause != "launch":
+    if case.cause != "launch":
         return False
     pauses = details.pausing(case.b, case.steps) if case.steps else 0.0
     return details.never_ahead(case.m) or pauses >= details.MUCH * cost
@@ -310,8 +313,8 @@ def _gap_events(b: Breakdown, part: str) -> list[int]:
     return b.gaps.after[wanted].tolist()
 
 
-def _evidence(cause: str, case: _Case) -> list[Evidence]:
-    found, step, m, b, trace = [], case.step, case.m, case.b, case.trace
+def _evidence(case: _Case) -> list[Evidence]:
+    found, cause, step, m, b, trace = [], case.cause, case.step, case.m, case.b, case.trace
     for part in CAUSES[cause].parts:
         if (ns := b.parts[part]) >= 0.01 * step:
             text = f"{ms(ns)} of {ms(step)} ({ns / step:.0%}): {STEP_PARTS[part].words}."
@@ -324,7 +327,7 @@ def _evidence(cause: str, case: _Case) -> list[Evidence]:
     if cause == "memory" and b.fused_ns is not None:
         text = f"If each run of such kernels were one, they would take {ms(b.fused_ns)}."
         found.append(Evidence(text, "fused_ns", b.fused_ns, []))
-    both = ("sync",) if case.with_waits(cause) else ()
+    both = ("sync",) if case.with_waits else ()
     for name, words in {k: v for each in (cause, *both) for k, v in CAUSES[each].metrics.items()}.items():
         value = catalogue.value(m, name)
         if value is not None and (text := words(value, m)):
@@ -341,14 +344,14 @@ def _events_of_part(part: str, trace: Trace, m: Metrics, b: Breakdown) -> list[i
     return _longest(trace, m, {"copies": "copies", "communication": "comm_exposed_ns"}.get(part, "kernels"))
 
 
-def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, what_if: float) -> str:
+def _text(runner_up: str, shares: dict[str, float], case: _Case, what_if: float) -> str:
     """shares: of the step, by cause. what_if: ms."""
-    m, step = case.m, case.step / 1e6
+    m, cause, step = case.m, case.cause, case.step / 1e6
     between = case.between if cause == "launch" else 0.0
     share = (sum(case.b.parts[part] for part in CAUSES[cause].parts) + between) / case.step  # as the picture shows it
     share = max(share, shares["host"]) if cause == "host" else share  # what it does after a wait is drawn as the wait's
     said = [f"{cause}-bound: {CAUSES[cause].reason} ({share:.0%} of the step)."]
-    if case.with_waits(cause):
+    if case.with_waits:
         said = [
             f"sync-bound: the host waits for the GPU {m.syncs:g} times per step, so it never gets ahead. Remove these waits first.",
             f"It is launch-bound as well: {CAUSES[cause].reason} ({share:.0%} of the step).",
@@ -364,7 +367,7 @@ def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, wha
         if usual.step_ns:
             costs = {name: sum(usual.parts[part] for part in one.parts) for name, one in CAUSES.items()}
             text += f" The others are {_first(costs, usual.step_ns)}-bound."
-    if not case.with_waits(cause) and runner_up in STALLS and shares[runner_up] >= CLOSE * share:
+    if not case.with_waits and runner_up in STALLS and shares[runner_up] >= CLOSE * share:
         both = "Close behind, it is" if shares[runner_up] <= share else "As much as that, it is"
         text += f" {both} {runner_up}-bound ({shares[runner_up]:.0%}): {CAUSES[runner_up].reason}."
         if runner_up == "host" and case.steps is not None:
@@ -375,17 +378,17 @@ def _text(cause: str, runner_up: str, shares: dict[str, float], case: _Case, wha
     if what_if < 0.97 * step:
         slow = cause == "compute" and (m.tensor_core_share or {"no": 0.0})["no"]
         fix = "With these on tensor cores" if slow else CAUSES[cause].fix
-        if case.slow and cause == ("compute" if case.slow.matmul else "memory"):
-            fix = f"With {plain(case.slow.first.name, 60)} at half of the rate that the device reaches"
+        if case.slow_work:
+            fix = f"With {plain(case.slow_work.first.name, 60)} at half of the rate that the device reaches"
         text += f" {fix} a step would take {plain_number(what_if)} instead of {plain_number(step)} ms."
     elif cause in WORK:
         text += " The GPU is kept busy, and no cause stands out that you could simply remove."
     return text
 
 
-def _advice(cause: str, runner_up: str, case: _Case) -> tuple[str, ...]:
+def _advice(runner_up: str, case: _Case) -> tuple[str, ...]:
     """What to try, the most likely first."""
-    ways = list(CAUSES[cause].advice)
+    cause, ways = case.cause, list(CAUSES[case.cause].advice)
     if cause == "launch" and case.m.graph_launches:
         ways[1] = (
             "A CUDA graph is replayed already. Put what is launched beside it into the graph as well, or prepare it on the CPU while the "
@@ -394,7 +397,7 @@ def _advice(cause: str, runner_up: str, case: _Case) -> tuple[str, ...]:
     if cause == "launch" and case.tiny:
         name = plain(case.tiny.name, 80)
         ways.insert(0, f"{name} is a loop of tiny kernels. Compute the same with a few operators on the whole batch.")
-    if case.with_waits(cause):
+    if case.with_waits:
         ways = [*CAUSES["sync"].advice, *ways[:2]]
     elif runner_up in STALLS and cause in STALLS and case.b.parts and case.told.inferred:
         ways += CAUSES[runner_up].advice[:1]
@@ -419,8 +422,8 @@ def _advice(cause: str, runner_up: str, case: _Case) -> tuple[str, ...]:
         ways.insert(0, "See in nvidia-smi who else uses this GPU, and give each process one of its own, or use MPS.")
     if case.told.pinning:
         ways.insert(0, "Pin memory once, and use it again. A DataLoader with pin_memory=True does that in a thread.")
-    if case.slow and cause == ("compute" if case.slow.matmul else "memory"):
-        ways = details.for_slow(case.slow) + ways
+    if case.slow_work:
+        ways = details.for_slow(case.slow_work) + ways
     if case.told.searching:
         ways.insert(
             0, "Switch anomaly detection off, torch.autograd.set_detect_anomaly. It searches each gradient for NaN."
