@@ -53,7 +53,14 @@ class Store:
         return forms.most_common(1)[0][0] if forms else ""
 
     def read(self, path: Path) -> dict[str, Any] | None:
-        return read(path)
+        """A record from its file; None for a file that is none (damaged by hand: it is measured again)."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if isinstance(record[FAILED] if FAILED in record else record["machine"], str) and record["date"]:
+                if FAILED not in record:
+                    Result.from_dict(record["result"])
+                return record
+        return None
 
     def put(self, job: Task, record: dict[str, Any]) -> dict[str, Any]:
         """Keep what a worker returned; returns the record that is kept. One that was disturbed does not take the place of one
@@ -123,14 +130,3 @@ class Store:
 
 def stands(record: dict[str, Any]) -> bool:
     return FAILED not in record and not record["result"].get("disturbed")
-
-
-def read(path: Path) -> dict[str, Any] | None:
-    """A record from its file; None for a file that is none (damaged by hand: it is measured again)."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-        record = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(record[FAILED] if FAILED in record else record["machine"], str) and record["date"]:
-            if FAILED not in record:
-                Result.from_dict(record["result"])
-            return record
-    return None

@@ -113,8 +113,8 @@ def _gpt(options: Options, data: str) -> Rows:
         "model": f"GPT, {_counted(layers, 'layer')}, {_about(weights)} weights",
         "width": f"{width:,}, in {options['heads']} heads",
         "vocabulary": "256: a token is a byte" if vocabulary == 256 else f"{vocabulary:,}",
-        "window": _in_turn(lengths, "token"),
-        "batch": f"{_counted(batch, 'window')}: {_in_turn([batch * each for each in lengths], 'token')}",
+        "window": _in_turn(lengths),
+        "batch": f"{_counted(batch, 'window')}: {_in_turn([batch * each for each in lengths])}",
         "arithmetic per step": arithmetic + mean,
         "attention's scores": _arithmetic(scores) + " more" + mean,
         "a layer's input, fp32": _memory(round(4 * width * tokens)) + mean,
@@ -278,8 +278,8 @@ def _counted(number: int, what: str) -> str:
     return f"{number:,} {what}{'s' * (number != 1)}"
 
 
-def _in_turn(numbers: Sequence[int], what: str) -> str:
-    return f"{_listed(numbers)} {what}s" + (" in turn" if len(numbers) > 1 else "")
+def _in_turn(numbers: Sequence[int]) -> str:
+    return f"{_listed(numbers)} tokens" + (" in turn" if len(numbers) > 1 else "")
 
 
 def _listed(numbers: Sequence[int]) -> str:

@@ -185,8 +185,8 @@ def _key(figure: Figure, handles: list[Any], columns: int, left: float) -> None:
     )
 
 
-def only_text(text: str, height: float = 0.9) -> Figure:
-    figure = Figure(figsize=(WIDTH, height))
+def only_text(text: str) -> Figure:
+    figure = Figure(figsize=(WIDTH, 0.9))
     figure.text(0.02, 0.5, plain(text, 400), fontsize=FONT, color=INK, va="center", wrap=True, parse_math=False)
     return figure
 
