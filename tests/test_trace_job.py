@@ -360,6 +360,9 @@ def test_what_a_trace_says_of_collectives() -> None:
     assert calls.kind == ["all_reduce"] * 2 and calls.group == ["0 [0, 1]"] * 2
     assert calls.bytes.tolist() == [4_000_000] * 2 and calls.members.tolist() == [2, 2]
     assert found(b'[{"name": "nccl:x", "ts": "broken", "args": {}}]', signs(["nccl:x"])) == []
+    event = {"name": "gloo:all_reduce", "ts": 1, "args": {"Input Dims": [[1] * 65], "Input type": ["float"]}}
+    ((_, _, _, dtype, sent, *_),) = found(json.dumps(event).encode(), signs(["gloo:all_reduce"]))
+    assert (dtype, sent) == ("", -1)  # more sizes than a tensor has
     assert not signs(["aten::mm", "", None])
 
 

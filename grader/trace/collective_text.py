@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from grader.trace.pieces import BETWEEN
+from grader.trace.roofline import MOST_SIZES
 
 # What an event of a collective holds: the argument that torch >= 2.1 writes at kernels and at `record_param_comms`, or the name that
 # a backend annotates on the host.
@@ -142,7 +143,8 @@ def _elements(dims: Any, types: Any) -> tuple[int, str]:
         return -1, ""
     total, dtype = -1, ""
     for shape, kind in zip(dims, types, strict=False):
-        if isinstance(shape, list) and shape and isinstance(kind, str) and all(isinstance(size, int) for size in shape):
+        known = isinstance(shape, list) and 0 < len(shape) <= MOST_SIZES and isinstance(kind, str)
+        if known and all(isinstance(size, int) for size in shape):
             count = 1
             for size in shape:
                 count *= max(size, 0)

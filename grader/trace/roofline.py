@@ -28,6 +28,9 @@ NO_TENSOR = ("", "Scalar", "ScalarList", "TensorList", "GenericList", "Generic",
 # Of the tensors in a list the profiler records the shapes, up to some tens of them, and never the types: no bytes follow.
 LIST = '"TensorList"'
 MOST_ELEMENTS = 2**50  # of one tensor; whatever claims more is no tensor
+MOST_SIZES = (
+    64  # of one tensor: torch's operators take no more, and a product takes as long as the square of their number
+)
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ def _shapes(dims: str | None) -> list[list[int | list[int]]]:
 
 def _real(shape: Sequence[int | list[int]]) -> Shape | None:
     """The shape, if it is one tensor's."""
+    if len(shape) > MOST_SIZES:
+        return None
     sizes = tuple(size for size in shape if isinstance(size, int) and size >= 0)
     return sizes if len(sizes) == len(shape) and prod(sizes) <= MOST_ELEMENTS else None
 
