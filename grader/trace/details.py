@@ -40,7 +40,7 @@ SLICE_NS, TURNS, ONE_LENGTH = 500_000, 6, 0.1  # a GPU's turn, from which on; pa
 PAUSE_NS = 100_000  # between two operators: a shorter one is the cost of Python
 # Functions of Python in which one thread waits for another, or for a process.
 WAITS_FOR_OTHERS = re.compile(
-    r"(queue|queues)\.py\(\d+\): get\b|threading\.py\(\d+\): (wait|join)|connection\.py\(\d+\): (recv|poll|wait)|SimpleQueue.*\bget\b"
+    r"(queue|queues)\.py\(\d+\): get\b|threading\.py\(\d+\): (wait|join)|connection\.py\(\d+\): (recv|poll|wait)|SimpleQueue.{0,200}\bget\b"
 )
 FOR_OTHERS = "There it waits for another thread or process. If that makes the batches, the step waits for data."
 PART = 0.1  # of the step: an operation that costs less is not what holds it back

@@ -33,7 +33,9 @@ MANY = 20  # kernels a step; fewer tiny ones cost little to launch
 LIBRARY_OP = re.compile(r"(?!autograd::|torch::)\w+::\w+|triton_")
 BACKWARD = re.compile(r"autograd::engine::evaluate_function|\w*Backward\d*$")
 OPTIMIZER = re.compile(r"Optimizer\.(step|zero_grad)#")
-CONVOLUTION_NODE = re.compile(r"\w*Conv\w*Backward\d*$")
+CONVOLUTION_NODE = re.compile(
+    r"(?>\w*?Conv)\w*Backward\d*$"
+)  # from the first "Conv" alone: each in a long name would be tried
 PHASES = ("", "forward", "backward", "optimizer")
 
 
