@@ -28,6 +28,34 @@ def test_numbered_marks_of_which_one_holds_the_work_are_no_steps():
     assert 'one "generate_masks 0"' in a.metrics.notes[-1]
 
 
+def pass_of(stem, blocks=10):
+    """Operators before the blocks of one pass, and its head."""
+    job = Job()
+    for name in stem:
+        job.op(name, 20)
+    for _ in range(blocks):
+        for name in [
+            "aten::layer_norm",
+            "aten::linear",
+            "aten::softmax",
+            "aten::bmm",
+            "aten::linear",
+            "aten::add_",
+        ] * 2:
+            job.op(name, 20)
+    return seen(job.op("aten::layer_norm", 20).op("aten::linear", 20).wait())
+
+
+def test_a_long_stem_before_the_blocks_of_one_pass():
+    a = pass_of(["aten::conv1d", "aten::batch_norm", "aten::gelu", "aten::mul", "aten::log"] * 12)
+    assert a.metrics.steps == 1 and a.metrics.kernels == 182
+
+
+def test_a_long_preparation_before_steps():
+    a = pass_of(["aten::normal_", "aten::fill_", "aten::uniform_", "aten::mul_", "aten::add"] * 12)
+    assert a.metrics.steps > 5 and a.metrics.kernels == 6
+
+
 def test_the_gpu_was_busy_before_though_most_of_the_work_is_on_another_stream():
     a = seen(split(100_000, held=True, streams=(20,)))
     assert (
@@ -79,12 +107,15 @@ def test_pauses_of_one_length_are_another_process_s_turns():
     assert d.cause == "queue-bound" and "another process" in d.text and "nvidia-smi" in d.what_to_try[0]
 
 
+def test_a_single_stream_waits_for_no_other():
+    assert "All its work is on one stream" in in_turns([300, 9000, 2400, 5000, 700, 1500]).text
+
+
 @pytest.mark.parametrize(
     "job", [([300, 9000, 2400, 5000, 700, 1500],), ([2400],), ([2400] * 6, GEMM)], ids=["uneven", "few", "one_kernel"]
 )
 def test_other_pauses_are_not(job):
-    d = in_turns(*job)
-    assert d.cause == "queue-bound" and "another process" not in d.text and "nvidia-smi" not in d.what_to_try[0]
+    assert "another process has its turn" not in in_turns(*job).text
 
 
 def with_work_beside(host, late=5000.0, second=0.0):
@@ -145,3 +176,17 @@ def test_collectives_whose_size_was_not_recorded_tell_nothing_of_ranks_without_a
 )
 def test_exchanges_between_experts_have_kinds(name, kind):
     assert kind_of(name) == kind
+
+
+@pytest.mark.parametrize(
+    ("cat", "name"),
+    [("cpu_op", "aten::cudnn_convolution"), ("python_function", "<built-in function _cuda_synchronize>")],
+)
+def test_a_recording_without_the_gpu_that_worked_says_so(cat, name):
+    job = Job()
+    for _ in range(5):
+        job.event("cpu_op", "aten::add", job.now, 500)
+        job.event(cat, name, job.now + 600, 700)
+        job.now += 1500
+    d = seen(job).diagnosis
+    assert "nothing ran on a GPU" not in d.text and "ProfilerActivity.CUDA" in d.text and "aten::add" in d.text

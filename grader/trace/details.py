@@ -12,9 +12,9 @@ from grader.trace.breakdown import Breakdown
 from grader.trace.catalogue import PARTS, Metrics
 from grader.trace.causes import ms
 from grader.trace.columns import Trace
-from grader.trace.events import CPU_OP
+from grader.trace.events import CPU_OP, PYTHON
 from grader.trace.host import data_waits
-from grader.trace.nesting import Ancestry, distinct
+from grader.trace.nesting import Ancestry, alike, distinct
 from grader.trace.operations import LIBRARY_OP, OPTIMIZER, Operation
 from grader.trace.steps import Steps
 from grader.trace.windows import FAR_LONGER, LOADING_NS, WAITS
@@ -34,6 +34,9 @@ MANY_LAUNCHES = 50  # in one call of an operator
 VIEW = re.compile(
     r"aten::(_?(unsafe_)?(view|split|reshape_alias|squeeze|unsqueeze)(_with_sizes|_as|_dtype)?_?|expand(_as)?|narrow|slice|select|as_strided|t|transpose|permute|detach_?"
     r"|alias|chunk|unbind|unfold|movedim|diagonal|resolve_(conj|neg)|lift_fresh)$"
+)
+ONLY_A_GPU = re.compile(
+    r"aten::_?(cudnn|miopen|thnn_fused|flash_attention_forward|efficient_attention)|.*\b_cuda_synchronize\b"
 )
 BENEATH = ", so either Python ran beneath it, as for a tensor subclass or a fake tensor, or the thread was held up"
 SLICE_NS, TURNS, ONE_LENGTH = 500_000, 6, 0.1  # a GPU's turn, from which on; pauses; how far they differ
@@ -180,6 +183,13 @@ def of_host(trace: Trace, steps: Steps, b: Breakdown) -> Told:
     return Told(said, collecting=d.collecting >= MUCH * total, compiling=d.compiling >= MUCH * total)
 
 
+def of_a_gpu(trace: Trace) -> str:
+    """What only a GPU runs, or a wait for one, in a recording that has nothing of it; "" without."""
+    mine = np.isin(trace.category, (CPU_OP, PYTHON))
+    found = np.flatnonzero(mine)[trace.named(ONLY_A_GPU, np.flatnonzero(mine))]
+    return plain(trace.names[trace.name[found[0]]], 60) if len(found) else ""
+
+
 def on_cpu(trace: Trace, steps: Steps) -> list[str]:
     """What the host did while no operator ran, where it worked for no GPU and waited for no data."""
     ops = np.flatnonzero(trace.category == CPU_OP)
@@ -256,14 +266,20 @@ def of_queue(trace: Trace, steps: Steps, b: Breakdown) -> Told:
     """Whether most pauses are of one length, as where the driver gives a GPU to several processes in turns."""
     mine = b.gaps.cause == PARTS.index("idle_queue")
     length = (b.gaps.end - b.gaps.start)[mine]
+    alone = len(np.unique(alike(trace.device[steps.gpu], trace.stream[steps.gpu]))) == 1
+    one = (
+        ["All its work is on one stream, so it waits for no other one here. Another process may use the GPU."]
+        if alone
+        else []
+    )
     turn = float(np.median(length[length >= SLICE_NS])) if (length >= SLICE_NS).any() else 0.0
-    alike = np.abs(length - turn) <= ONE_LENGTH * turn
-    if not turn or alike.sum() < TURNS or length[alike].sum() < MOST_IN * length.sum():
-        return Told([])
-    several = len(np.unique(trace.name[b.gaps.after[mine][alike]])) > 1  # else the same kernel waits each time
-    count = plain_number(alike.sum() / len(steps))
+    of_turn = np.abs(length - turn) <= ONE_LENGTH * turn
+    several = len(np.unique(trace.name[b.gaps.after[mine][of_turn]])) > 1  # else the same kernel waits each time
+    if not turn or of_turn.sum() < TURNS or length[of_turn].sum() < MOST_IN * length.sum() or not several:
+        return Told(one, sharing=alone)
+    count = plain_number(of_turn.sum() / len(steps))
     said = f"{count} pauses per step are all about {ms(turn)} long, as where another process has its turn on the GPU."
-    return Told([said] if several else [], sharing=several)
+    return Told([said], sharing=True)
 
 
 # --- launches and waits -------------------------------------------------------------------------------------------

@@ -263,6 +263,10 @@ def _unseen(cause: str, b: Breakdown) -> float:
 def _without_gpu(trace: Trace, m: Metrics, steps: Steps | None) -> Diagnosis:
     """A run on the CPU: the one cause that can be told is waiting for data."""
     more = _host_ops(m) + "".join(f" {each}" for each in (details.on_cpu(trace, steps) if steps else ()))
+    ran, only = "nothing ran on a GPU", details.of_a_gpu(trace)
+    if only:
+        ran = f"the GPU's work was not recorded, though {only} ran"
+        more += f" {WITHOUT_CPU}."
     wait, traced = m.data_wait, m.step_ns_traced
     step = m.step_ns or traced
     if wait is not None and step and m.wait_ns is not None:
@@ -273,7 +277,7 @@ def _without_gpu(trace: Trace, m: Metrics, steps: Steps | None) -> Diagnosis:
         known = "the trace does not show how long a step waits for data"
         if wait is not None:
             known = f"waiting for data is {int(100 * wait)}% of the step, less than half"
-        return Diagnosis(text=f"No diagnosis: nothing ran on a GPU, and {known}.{more}")
+        return Diagnosis(text=f"No diagnosis: {ran}, and {known}.{more}")
     what_if = step * (1 - wait) / 1e6
     waits = _longest(trace, m, "data_wait")
     return Diagnosis(
@@ -285,7 +289,7 @@ def _without_gpu(trace: Trace, m: Metrics, steps: Steps | None) -> Diagnosis:
         what_to_try=ON_CPU,
         lesson=CAUSES["input"].lesson,
         teaches=CAUSES["input"].lab,
-        text=f"The training process waited for data {wait:.0%} of the step, and nothing ran on a GPU.{more}",
+        text=f"The training process waited for data {wait:.0%} of the step, and {ran}.{more}",
     )
 
 

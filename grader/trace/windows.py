@@ -45,6 +45,9 @@ UNDIVIDED = 0.6  # how sure it is that all of a recording is one step
 SURELY = 0.95  # as much of steps is the same, less of some layers
 TWICE = 2  # longer than so many repetitions is what is done before steps
 READS = re.compile(r"aten::(item|to|cpu|_local_scalar_dense|copy_|_to_copy|is_nonzero|equal)$")
+COMPUTES = re.compile(
+    r"aten::\w*(conv\d|_norm|embedding|linear|addmm|attention|_pool)"
+)  # as models do, and no preparation
 MATCH = 0.8  # share of operators that come again one repetition later
 MOST = 0.5  # share of the GPU's work that found steps must hold
 SHORT = 0.8  # of the usual length; a step that was cut off is shorter
@@ -392,7 +395,8 @@ def _are_layers(trace: Trace, ops: np.ndarray, first: np.ndarray, alike: float, 
     elsewhere = (trace.thread[launches] != trace.thread[ops[0]]).sum() > SOME * len(launches)
     length = np.median(np.diff(first))
     short = (begins[1] if ends[0] else begins[3] - begins[2]) <= TWICE * length
-    return alike < SURELY or bool(short and not elsewhere)
+    stem = (odd & trace.named(COMPUTES, ops))[: begins[1]].any()  # no preparation, however long
+    return alike < SURELY or bool((short or stem) and not elsewhere)
 
 
 def _repeated(words: np.ndarray, pause: np.ndarray, done: np.ndarray) -> tuple[np.ndarray, float] | None:
