@@ -1,6 +1,7 @@
 """The same training or not: honest forms must be accepted, planted faults rejected, on a real run of both loops."""
 
 import json
+import math
 import random
 import re
 import shutil
@@ -34,6 +35,7 @@ from grader.sandbox.contract import ContractError
 from grader.sandbox.parent import Child
 from grader.sandbox.setting import Limits
 from grader.submission import Submission
+from grader.trace.words import told_apart
 from grader.workloads import unet
 
 LAB = "2a_workers"
@@ -97,6 +99,12 @@ def test_what_is_told_apart_differs():
     assert len({without_workers(source) for source in (*HONEST.values(), *FAULTS.values())}) == len(HONEST) + len(
         FAULTS
     )
+
+
+def test_what_no_digit_tells_apart():
+    """100 times the number just below 0.05 is 5: no digit of the percentages differs."""
+    assert told_apart(math.nextafter(0.05, 0), 0.05, "%", 1)[1] == "5%"
+    assert told_apart(0.0502, 0.05, "%", 1) == ("5.02%", "5%")
 
 
 @pytest.mark.parametrize("name", [name for name in HONEST if not name.startswith("compiled")])
