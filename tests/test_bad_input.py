@@ -487,6 +487,14 @@ def test_exceptions_that_are_none_of_the_usual(error):
     assert error.partition("(")[0] in message and "submission cell 1, line 6" in message
 
 
+@pytest.mark.parametrize("name", ["room", "crowded", "timeout", "x" * 1_000_000])
+def test_an_exception_that_is_called_as_what_machines_do(name):
+    """The grade failed, and no machine."""
+    result = grade_cells(loop(f"raise type({name[:9]!r} * {len(name) // 9 or 1}, (Exception,), {{}})('it was not me')"))
+    assert "raised" in result.fatal and "it was not me" in result.fatal and not result.disturbed
+    assert len(result.fatal) < 1000
+
+
 def test_exception_that_fights_its_own_report():
     top = """
     class Hostile(Exception):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+TOLD = ("contract", "weights", "out_of_memory")  # kinds that a child tells; others are names of exceptions
 MAX_MESSAGE = 5_000  # characters of an error, fewer than a report shows; those of torch.compile have some 2,000
 
 
@@ -36,7 +37,7 @@ def disturbed(message: str) -> ChildError:
 
 def of_the_learner(error: Any, method: str, budget: int | None, trusted: bool) -> ChildError:
     get: Callable[[str], str] = lambda key: str(error.get(key) or "") if isinstance(error, dict) else ""  # noqa: E731
-    kind, message = get("kind"), _whole(get("message"))
+    kind, message = get("kind")[:200], _whole(get("message"))
     line, within = (
         error.get(key) if isinstance(error, dict) and isinstance(error.get(key), int) else None
         for key in ("line", "within")
@@ -68,6 +69,8 @@ def of_the_learner(error: Any, method: str, budget: int | None, trusted: bool) -
         }.get(method, "in its loop")
         text = f"{'It' if trusted else 'The submission'} raised {kind or 'an error'} {where}"
         text += f": {message}" if message else ""  # sys.exit() and a bare assert have none
+    if kind not in TOLD and not kind[:1].isupper():  # an exception may be called as what only the parent can know
+        kind = ""
     return ChildError(text, get("traceback")[:6000], kind, line, get("name")[:200], within)
 
 
