@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from grader.frontends.cli import main
 from tests.own_jobs import LOOK, MODEL, STEPS, command, script, watched
 
 TURNS = """
@@ -86,6 +87,7 @@ def test_a_look_at_a_step_waits_for_its_time_as_well(tmp_path):
         (["--at-step", "-3"], "-3 is no step, such as 100"),
         (["--at-step", "0"], "0 is no step, such as 100"),
         (["--at-step", "1e3"], "1e3 is no step, such as 100"),
+        (["--every", "0"], "0 is no time to wait for, such as 90s, 10m or 1h"),
         (["--after", "10x"], "10x is no time, such as 90s, 10m or 1h"),
         (["--step", "train"], "--step train is no MODULE:FUNCTION, such as train:one_step."),
     ],
@@ -95,6 +97,13 @@ def test_what_is_no_value_is_refused(tmp_path, options, said):
     assert done.returncode == 2
     assert said in done.stderr.decode()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_budget_of_nothing_is_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["try", "--budget", "0s", "--", "true"])
+    assert ended.value.code == 2
+    assert "0s is no time to wait for" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -178,9 +178,10 @@ def test_levers_that_have_nothing_to_do_are_known_from_the_job_as_it_is(tmp_path
     path.write_text(path.read_text().replace("torch.compile(nn.Linear(8, 1), ", "nn.Linear(8, 1); model.compile("))
     asked = trying._run(Rung(()), plain, LOOK, tmp_path, 600, names)
     assert not trying._no_use(next(each for each in chosen if each.name == "autocast"), asked), "it can't be known"
-    only = [each for each in chosen if each.name in NO_USE]
+    only = [each for each in chosen if each.name in NO_USE or each.gpu]
     tried = try_levers(plain, only, budget_s=600, options=LOOK, cwd=tmp_path)
     assert tried.runs == 2 and tried.baseline.losses == first.losses
+    assert {rung.why_not for rung in tried.alone if rung.levers[0].gpu} == {trying.NO_GPU}
     asked = trying._run(Rung(()), job(), LOOK, tmp_path, 600, names)
     assert {each.name for each in chosen if trying._no_use(each, asked)} == {"no_debugging", "attention"}
 

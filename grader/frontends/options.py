@@ -74,6 +74,13 @@ def _step(text: str) -> int:
     return int(text)
 
 
+def span(text: str) -> float:
+    """As `duration`, and longer than nothing."""
+    if not (seconds := duration(text)):
+        raise argparse.ArgumentTypeError(f"{text} is no time to wait for, such as 90s, 10m or 1h")
+    return seconds
+
+
 def duration(text: str) -> float:
     """Seconds, of 90s, 10m or 1h."""
     if not (found := re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())):

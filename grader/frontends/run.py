@@ -16,7 +16,7 @@ from grader import machine
 from grader.data.cache import whole_file
 from grader.errors import UserError
 from grader.frontends import diagnose, diagnose_job, diagnosis_page
-from grader.frontends.options import add_command, command_of, duration
+from grader.frontends.options import add_command, command_of, duration, span
 from grader.measure import decision
 from grader.own.record import against, moved, read_record, record
 from grader.own.running import MUCH_LOST, Seen, mean_step_s, never_called, run_watched
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stop", action="store_true", help="end the job after the look")
     words = "don't look sooner than after 90s, 10m or 1h"
     parser.add_argument("--after", metavar="10m", type=duration, default=0.0, help=words)
-    parser.add_argument("--every", metavar="30m", type=duration, default=0.0, help="look again every 30m, for example")
+    parser.add_argument("--every", metavar="30m", type=span, default=0.0, help="look again every 30m, for example")
     words = "also record source lines, which slows the recorded steps"
     parser.add_argument("--stacks", action="store_true", help=words)
     earlier = "run.json of an earlier run of the same job. Several of them make the answer surer"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from grader import machine, web_page
 from grader.errors import UserError
 from grader.frontends.delivery import check_targets, deliver
-from grader.frontends.options import add_command, add_json, command_of, duration
+from grader.frontends.options import add_command, add_json, command_of, span
 from grader.frontends.terminal import Terminal
 from grader.measure import decision
 from grader.own import trying
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add_command(parser, "time")
     words = "how long everything together may take (default: 10m)"
-    add("--budget", metavar="10m", type=duration, default=600.0, help=words)
+    add("--budget", metavar="10m", type=span, default=600.0, help=words)
     words = f"some levers: {', '.join(dict.fromkeys(each.name for each in trying.levers(8, [0])))}"
     add("--only", metavar="NAMES", default="", help=words)
     add(
@@ -152,7 +152,7 @@ def _alone(found: Tried) -> list[Rung]:
 def _as_it_is(found: Tried) -> str:
     base = found.baseline
     peak = f", {base.peak / 1e9:.2f} GB of GPU memory at its peak" if base.peak else ""
-    return f"as it is: {1000 * base.mean_s:.4g} ms per step, {len(base.step_s)} runs{peak}"
+    return f"as it is: {1000 * base.mean_s:.4g} ms per step, {_runs(len(base.step_s))}{peak}"
 
 
 def _whole(found: Tried) -> str:
@@ -186,7 +186,11 @@ def _notes(found: Tried) -> list[str]:
 
 
 def _took(found: Tried) -> str:
-    return f"{found.runs} runs, {found.seconds:.0f} s"
+    return f"{_runs(found.runs)}, {found.seconds:.0f} s"
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'s' * (count != 1)}"
 
 
 def _row(rung: Rung, names: int) -> str:

@@ -30,6 +30,7 @@ ROUNDING = 2**-7  # by how much losses may part for rounding: a few of bfloat16'
 SPENT = "the budget was spent"
 NO_OPTION = "no optimizer of torch.optim with this option was made"
 NO_ATTENTION = "no softmax chain of attention was seen outside of compiled code"
+NO_GPU = "it is for CUDA's GPUs, and this job used none"
 DEBUGGING = {"CUDA_LAUNCH_BLOCKING": "0", "TORCH_DISTRIBUTED_DEBUG": "OFF"}  # switched off
 INPUT_S, INPUT = 1.0, 1 << 26  # of waiting for standard input, and bytes of it
 LEAST_S = 5.0  # of budget, for one more run to be begun
@@ -192,7 +193,7 @@ def try_levers(
     differ = _apart(first_losses, found.baseline.losses)
     found.comparable = differ is None or differ < ROUNDING / 4
     on_gpu = found.baseline.peak > 0
-    found.alone = [Rung((each,), why_not=_no_use(each, asked)) for each in chosen if on_gpu or not each.gpu]
+    found.alone = [Rung((each,), why_not=_no_use(each, asked) if on_gpu or not each.gpu else NO_GPU) for each in chosen]
     for number, rung in enumerate(rung for rung in found.alone if not rung.why_not):
         if not budget.enough():
             rung.why_not, found.complete = SPENT, False
