@@ -9,7 +9,7 @@ LAB = Lab(
     name="4e_inference",
     title="Two models that are served",
     phase=4,
-    goal="A GPT scores texts and a ResNet classifies pictures, one by one, as if they were trained. Give the same answers, many times faster.",
+    goal="A GPT scores texts and a ResNet classifies pictures, one by one. Give the same answers, as fast as you can.",
     cause="launch-bound",
     forms={
         "cuda": Form(
