@@ -623,10 +623,12 @@ def test_a_folder_that_cannot_be_read_is_its_student_s_own_matter(tmp_path):
     program = f"""
 import os, sys
 from pathlib import Path
+from grader.classroom import summary
 from grader.classroom.submissions import misplaced, read_class
 os.geteuid() or os.seteuid(12345)  # root can read it
 found = read_class(Path({str(REPOSITORY / "labs")!r}), Path("submitted"))
 print([(one.student, bool(one.submission), one.problem) for one in found], misplaced(Path("submitted")))
+print([(row.student, row.lab, row.status, row.score) for row in summary.rows(found, {{}})])
 """
     tmp_path.chmod(0o755)
     for folder in tmp_path.parents:
@@ -636,6 +638,8 @@ print([(one.student, bool(one.submission), one.problem) for one in found], mispl
     ann.parent.chmod(0o755)
     assert "('ann', False," in done.stdout and "Permission denied" in done.stdout, done.stderr
     assert "('bob', True, '')] []" in done.stdout
+    # no mark of 0, nor one of each lab of the course
+    assert f"[('ann', '{NAME}', 'not graded', None), ('bob', '{NAME}', 'not graded', None)]" in done.stdout
 
 
 @pytest.mark.parametrize("text", ["a\n" * (1 << 20), "%%submission\n" + "a\n" * (1 << 20)])

@@ -102,6 +102,7 @@ class HandedIn:
     problem: str = ""
     explained: str = ""  # `cells.BESIDE` where the explanation does not stand in its cell
     other_release: bool = False  # whether the notebook is of another release of the lab
+    closed: bool = False  # whether this machine does not let us read it, which is no student's fault
 
 
 def read_class(release: Path, submitted: Path, only: Iterable[str] = ()) -> list[HandedIn]:
@@ -123,14 +124,19 @@ def read_class(release: Path, submitted: Path, only: Iterable[str] = ()) -> list
     if not released or set(chosen) - released.keys():
         missing = ", ".join(sorted(set(chosen) - released.keys())) or "LAB/LAB.ipynb of any lab"
         raise UserError(f"{release} does not hold {missing}. Give the folder with the released labs, usually `labs`.")
-    found = []
+    found: list[HandedIn] = []
+    closed: list[HandedIn] = []
     for student in sorted(path for path in submitted.iterdir() if path.is_dir() and not _hidden(path.name)):
         for lab, notebook in released.items():
-            if _handed_in(student, lab):
-                found.append(_read(student, lab, notebook))
+            if (told := _handed_in(student, lab)) is not False:
+                (found if told else closed).append(_read(student, lab, notebook))
+    handed_in = {
+        one.lab for one in found
+    } or released  # what is in a closed folder nobody knows: not all labs of the course
+    found += [one for one in closed if one.lab in handed_in]
     if not found:
         raise UserError(f"{submitted} holds no submission. A submission lies at STUDENT/LAB/LAB.ipynb.")
-    return found
+    return sorted(found, key=lambda one: one.student)  # and by lab, as they were found
 
 
 def _hidden(name: str) -> bool:
@@ -196,14 +202,14 @@ def _below(folder: Path) -> list[os.DirEntry]:
     return sorted(found, key=lambda entry: entry.path)
 
 
-def _handed_in(student: Path, lab: str) -> bool:
-    """Whether there is something at the place of a student's notebook, though it may not be readable."""
+def _handed_in(student: Path, lab: str) -> bool | None:
+    """Whether there is something at the place of a student's notebook, though it may not be readable; None where nobody can tell."""
     try:
         (student / lab / f"{lab}.ipynb").lstat()
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:
-        return True
+        return None
     return True
 
 
@@ -225,10 +231,21 @@ def _read(student: Path, lab: str, released: Any) -> HandedIn:
         submission = replace(submission_in(restored(notebook, released)), student=student.name)
         return HandedIn(student.name, lab, submission, explained=explained, other_release=other)
     except UserError as error:
-        return HandedIn(student.name, lab, None, str(error), explained, other)
+        return HandedIn(student.name, lab, None, str(error), explained, other, _closed(student / lab / f"{lab}.ipynb"))
     except Exception as error:  # one notebook, whatever it is, ends no class
         why = f"The notebook cannot be read ({type(error).__name__}: {error})."
         return HandedIn(student.name, lab, None, why, explained, other)
+
+
+def _closed(path: Path) -> bool:
+    """Whether this machine does not let us read a file."""
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+    except PermissionError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def submission_in(notebook: Any) -> Submission:

@@ -127,7 +127,9 @@ def _solution(lab: str) -> str | None:
 
 def _row(one: HandedIn, record: dict[str, Any] | None) -> Row:
     row = Row(one.student, one.lab, MISSING, explained=one.explained, other_release=one.other_release)
-    if one.submission is None:
+    if one.closed:
+        row.why = one.problem
+    elif one.submission is None:
         row.status, row.why, row.score = UNREADABLE, one.problem, 0.0
     elif record and FAILED in record:
         row.status, row.why, row.digest = FAILED, record[FAILED], record["digest"]
@@ -300,7 +302,7 @@ def attention(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> dic
         for heading, lines in {
             "Failed to grade (the next run tries again)": [named(r, r.why) for r in made if r.status == FAILED],
             "Disturbed (the next run grades them again)": [named(r, r.why) for r in made if r.status == DISTURBED],
-            "Not graded yet": [named(r, "") for r in made if r.status == MISSING],
+            "Not graded yet": [named(r, r.why) for r in made if r.status == MISSING],
             **{heading: list(lines) for heading, lines in also.items()},
             **_targets(made),
             "Nothing that could be graded (no points)": [named(r, r.why) for r in made if r.status == UNREADABLE],
