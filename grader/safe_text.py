@@ -20,9 +20,11 @@ _ESCAPES = re.compile(
     r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?"  # OSC and its kin: titles, links, clipboard
     r"|\x1b[ -/]*[0-~]?"
 )
-# C0 and C1 controls, the signs that reorder text (a way to make a line read differently), and lone surrogates,
-# which UTF-8 cannot encode.
-_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]")
+# C0 and C1 controls, and the signs that reorder text (a way to make a line read differently)
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_SURROGATES = re.compile(
+    "[\ud800-\udfff]"
+)  # lone ones, which UTF-8 cannot encode: bytes of a file's name that are no UTF-8
 
 
 def clean(value: Any, limit: int = WHOLE, tail: bool = False) -> str:
@@ -36,7 +38,7 @@ def clean(value: Any, limit: int = WHOLE, tail: bool = False) -> str:
     # A progress bar rewrites its line: keep what was left standing.
     if "\r" in text:
         text = "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n"))
-    text = _CONTROLS.sub("", text).expandtabs(4).strip("\n")
+    text = _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text)).expandtabs(4).strip("\n")
     if len(text) <= limit and not cut:
         return text
     return (

@@ -303,6 +303,22 @@ def test_only_a_plain_file_is_overwritten(kind, option, tmp_path, capsys):
     assert target.lstat().st_ino == before and not (tmp_path / "nothing").exists()
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_command_that_is_started_without_its_streams_works(closed, tmp_path):
+    page = tmp_path / "page.json"
+    command = [sys.executable, "-m", "grader", "diagnose", REPOSITORY / "data/traces/gpt_input.json.gz", "--json", page]
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}', "sh", *command], capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0 and not done.stderr and json.loads(page.read_text())
+
+
+@pytest.mark.parametrize("command", [["diagnose"], ["class", "collect"]])
+def test_a_name_that_is_no_utf_8_is_said_whole(command):
+    done = grader(*command, os.fsdecode(b"no\xffwhere.zip"))
+    assert done.returncode == 2 and re.search("no[\ufffd?]where", done.stderr) and "Traceback" not in done.stderr
+
+
 def test_a_file_in_a_folder_s_place_is_said_with_what_to_do(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")

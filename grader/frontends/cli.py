@@ -67,6 +67,9 @@ BELOW = {
 def main(arguments: list[str] | None = None) -> int:
     """Run a command. Returns the exit status: 0 done, 1 the machine cannot do it, 2 unusable input, 3 an incomplete trace or
     a slower night, 4 an unfinished night, 130 stopped."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed, as by a service: what is opened next would get its number
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows a "?" for a line or a tick

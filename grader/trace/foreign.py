@@ -25,7 +25,10 @@ MAGIC = (
     (rb"(?s:.{257})ustar", "a tar archive: unpack it first"),
     (rb"\x1f\x8b", "compressed by gzip twice: unpack it once (gunzip)"),
     (rb"\xff\xfe\x00\x00|\x00\x00\xfe\xff|[\[{]\x00\x00\x00", "text in UTF-32: save it as UTF-8"),
-    (rb"\xff\xfe|\xfe\xff|[\[{]\x00|\x00[\[{]", "text in UTF-16, as Windows' PowerShell writes it: save it as UTF-8"),
+    (
+        rb"\xff\xfe|\xfe\xff|[\[{]\x00|\x00[\[{]",
+        "text in UTF-16, as Windows' PowerShell writes it, to be saved as UTF-8",
+    ),
     (rb"\x28\xb5\x2f\xfd", "compressed by zstd: unpack it first (zstd -d)"),
     (rb"\xfd7zXZ\x00", "compressed by xz: unpack it first (unxz)"),
     (rb"BZh\d", "compressed by bzip2: unpack it first (bunzip2)"),
