@@ -154,7 +154,7 @@ def _nplm(options: Options, data: str) -> Rows:
     return {
         "model": f"perceptron, {_counted(layers, 'layer')}, {_about(weights)} weights",
         "width": f"{width:,}",
-        "input": f"the last {options['context']} bytes, {options['features']} features each",
+        "input": f"the last {options['context']} bytes, each an embedding of {options['features']} values",
         "window": f"{length:,} bytes",
         "batch": f"{_counted(batch, 'window')}: {batch * length:,} bytes",
         "arithmetic per step": _arithmetic(6 * (weights - 256 * options["features"]) * batch * length),
