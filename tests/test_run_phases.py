@@ -1,0 +1,30 @@
+"""Several trainings in one process, one after the other: what is told of the last one holds nothing of those before."""
+
+from grader.own.record import record
+from tests.own_jobs import CLOCK, MODEL, watched
+
+
+def test_what_came_before_the_main_training_is_no_part_of_it(tmp_path):
+    """A head is trained first, and evaluated for most of its time; then all of the model."""
+    body = """
+        head = nn.Linear(2, 2)
+        of_head = torch.optim.SGD(head.parameters(), 0.1)
+        class Slow(torch.utils.data.Dataset):
+            def __len__(self): return 40
+            def __getitem__(self, n):
+                clock[0] += 5
+                return torch.ones(2)
+        for n, x in enumerate(torch.utils.data.DataLoader(Slow())):
+            head(x).sum().backward(); of_head.step()
+            if n % 10 == 9:
+                head.eval(); clock[0] += 100; head.train()
+                torch.save(head.state_dict(), "head.pt")
+        for n in range(40):
+            clock[0] += 1
+            step()
+    """
+    process, seen = watched(tmp_path, CLOCK, MODEL, body, options={"at_step": 1000}, cwd=tmp_path)
+    (rank,) = record(seen, [])["ranks"]
+    assert (rank["steps"], rank["step_s_mean"]) == (40, 1)
+    assert rank["share"] == {"data_wait": 0, "evaluation": 0, "checkpoints": 0}
+    assert process["counts"]["evaluation"] == process["counts"]["checkpoints"] == 0
