@@ -99,7 +99,8 @@ def test_a_file_has_no_final_name_before_the_drive_has_it(tmp_path):
     """Whoever renames it on another connection has not waited for the link."""
     with ThreadPoolExecutor(1) as pool, Drive(tmp_path / drive.NAME, "", 0.0, write_bps=1e3) as server:
         mine = checkpoints.Checkpoints(str(tmp_path / drive.NAME))
-        writing = pool.submit(mine.save, "partial", STATE)  # 100 s
+        path = str(tmp_path / drive.NAME)
+        writing = pool.submit(drive.ask, path, b"+100000 partial\n", bytes(100_000))  # one part, of 100 s
         for _ in range(20):
             with pytest.raises(OSError):
                 mine.rename("partial", "step-8")
