@@ -45,7 +45,7 @@ from grader.result import FAIL, INCONCLUSIVE, Result
 from grader.sandbox import folders
 from grader.sandbox.child_error import ChildError
 from grader.sandbox.setting import Limits
-from grader.submission import Submission, from_cells, read_notebook, solution
+from grader.submission import MAGIC, Submission, from_cells, read_notebook, solution
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -178,6 +178,18 @@ def test_a_future_import_in_a_later_cell():
     assert (names["x"], names["y"], names["z"]) == (1, 2, 3)
     lines = both.source.split("\n")
     assert [lines[first - 1] for first in both.starts] == ["x: int = 1", "pass; y: Later = 2"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-7", "unknown"])
+def test_a_cell_that_names_an_encoding(encoding):
+    """A notebook's text has none any more, and what is judged must be what runs."""
+    cell = (
+        f"# -*- coding: {encoding} -*-\nimport torch\n\ndef train(job):\n    yield torch.tensor(float(len('+AGE-ü')))\n"
+    )
+    with running(from_cells([f"{MAGIC}\n{cell}"]).source) as child:
+        child.load()
+        child.start(1)
+        assert child.run(1)[1] == [6.0]
 
 
 def test_a_future_import_behind_letters_of_more_than_a_byte():

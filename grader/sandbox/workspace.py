@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import secrets
 import stat
 import subprocess
@@ -41,7 +42,9 @@ class Workspace:
         # where Python programs that a child starts find this package: they cannot list the folder that it lies in
         (self.folder / "lib" / "grader").symlink_to(PACKAGE)
         # a notebook can hold half a surrogate pair, which no file can: in a text it means the same when it is escaped
-        (self.folder / "submission.py").write_text(self.source, encoding="utf-8", errors="backslashreplace")
+        # and a cell can name another encoding, which a file would be read in: the first name of the first comment counts
+        text = re.sub(r"\A(\s*\n)?[ \t\f]*#", r"\1# coding: utf-8 #", self.source)
+        (self.folder / "submission.py").write_text(text, encoding="utf-8", errors="backslashreplace")
         if self.uid:
             for path in (self.folder, *self.folder.iterdir(), self.folder / "lib" / "grader"):
                 os.chown(path, self.uid, -1, follow_symlinks=False)
