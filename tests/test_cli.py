@@ -346,17 +346,19 @@ grade(0.5, "timing pair 1")
 course.begin(2); course.done("jane, 2a", {"seconds": 3.0, "result": {"score": 50}})"""
 
 
-def on_a_terminal(size: tuple[int, int], source: str) -> str:
+def on_a_terminal(size: tuple[int, int], source: str, **environment: str) -> str:
     """What a process shows on a terminal of so many lines and columns."""
+    environment = {**os.environ, "TERM": "xterm", **environment}
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, size)
-    subprocess.run([sys.executable, "-c", source], stdin=theirs, stdout=theirs, stderr=theirs, check=True, timeout=60)
+    process = subprocess.Popen([sys.executable, "-c", source], 0, None, theirs, theirs, theirs, env=environment)
     os.close(theirs)
     shown = b""
     with contextlib.suppress(OSError):  # how a terminal says that it's at an end
         while more := os.read(ours, 65536):
             shown += more
     os.close(ours)
+    assert not process.wait(60)
     return shown.decode()
 
 
@@ -366,6 +368,17 @@ def test_each_terminal_shows_progress(size):
     shown = on_a_terminal(size, PROGRESS)
     assert (" 50%" in shown) == all(size)
     assert ("2a_workers: timing pair 1" in shown) != all(size)
+
+
+@pytest.mark.parametrize(
+    ("environment", "coloured"),
+    [({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
+)
+def test_colours_can_be_refused(environment, coloured):
+    trace = REPOSITORY / "data/traces/gpt_input.json.gz"
+    source = f"from grader.frontends import cli; cli.main(['diagnose', {str(trace)!r}])"
+    shown = on_a_terminal((40, 100), source, **environment)
+    assert "input-bound" in shown and ("\x1b[" in shown) == coloured
 
 
 def test_a_bar_reads_as_one_sentence():

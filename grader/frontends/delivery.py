@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from grader.errors import UserError
+from grader.progress import coloured
 from grader.result import check_writable, write_json, write_text
 
 
@@ -45,4 +46,4 @@ def deliver(
         return
     if options.json:
         write_json(options.json, data())
-    print(text(min(100, shutil.get_terminal_size((100, 40)).columns), sys.stdout.isatty()))
+    print(text(min(100, shutil.get_terminal_size((100, 40)).columns), coloured(sys.stdout)))

@@ -20,6 +20,7 @@ from grader.frontends.options import add_command, command_of, duration, span
 from grader.measure import decision
 from grader.own.record import against, moved, read_record, record
 from grader.own.running import MUCH_LOST, Seen, mean_step_s, never_called, run_watched
+from grader.progress import coloured
 from grader.result import made_writable, write_json, write_text
 from grader.safe_text import clean, one_line
 from grader.trace import analyse
@@ -237,7 +238,7 @@ class Looks:
         write_text(target, page)
         write_json(target.with_suffix(".json"), data)
         width = min(100, shutil.get_terminal_size((100, 40)).columns)
-        show("\n" + text(width, bool(sys.stderr and sys.stderr.isatty())) + "\n")
+        show("\n" + text(width, coloured(sys.stderr)) + "\n")
         step_s = mean_step_s(look)
         windows = " and ".join(_ms(sum(window) / len(window)) for window in look["step_s"] if window)
         say(f"step {look['at_step']:,}: {windows} per step, without the profiler. Report: {target}")

@@ -19,6 +19,7 @@ from grader.frontends.terminal import Terminal
 from grader.grade import grade
 from grader.grading.forms import choose_form, own_cores
 from grader.labs.lab import Lab
+from grader.progress import coloured
 from grader.result import made_writable, write_json
 from grader.sandbox.fork_server import fork_server
 from grader.submission import Submission, code_cells, from_cells, load_notebook, read_notebook, solution
@@ -92,7 +93,7 @@ def run_grade(options: argparse.Namespace) -> None:
     else:
         if options.json:
             write_json(options.json, result.to_dict())
-        print(report.text(result, width=min(100, shutil.get_terminal_size().columns), colour=sys.stdout.isatty()))
+        print(report.text(result, width=min(100, shutil.get_terminal_size().columns), colour=coloured(sys.stdout)))
         other = other_than_submitted(folder, lab.name, submission) if isinstance(lab, Lab) else ""
         for line in filter(None, (other, saved)):
             print(line)
@@ -126,7 +127,7 @@ def run_demo(options: argparse.Namespace) -> None:
                 submission, lab, device=options.device, allow_unconfined=True, progress=Terminal(f"{name}, {what}")
             )
             print(f"\n===== {name}: the {what} =====\n")
-            print(report.text(result, colour=sys.stdout.isatty()))
+            print(report.text(result, colour=coloured(sys.stdout)))
             path = options.out / f"{name}-{what}.html"
             report.write_html(result, path)
             written.append(path)
