@@ -190,3 +190,49 @@ def test_a_recording_without_the_gpu_that_worked_says_so(cat, name):
         job.now += 1500
     d = seen(job).diagnosis
     assert "nothing ran on a GPU" not in d.text and "ProfilerActivity.CUDA" in d.text and "aten::add" in d.text
+
+
+def waiting(behind):
+    """Steps that wait for each kernel, as the GPU's clock is so much behind, us."""
+    job = Job()
+    for number in range(4):
+        start = job.now
+        for _ in range(10):
+            job.op(length=100).wait()
+            job.now += 90
+        job.mark(f"ProfilerStep#{number}", start)
+    for event in job.events:
+        event["ts"] += behind * (event["cat"] == "kernel")
+    return seen(job)
+
+
+def test_a_gpu_s_clock_that_is_late_makes_no_queue():
+    assert waiting(0).diagnosis.cause == waiting(10).diagnosis.cause == "sync-bound"
+    late = waiting(200)
+    assert late.diagnosis.cause is None and "the clocks of host and GPU are apart" in late.metrics.reasons[0]
+
+
+@pytest.mark.parametrize(("length", "fewer"), [(30, True), (80, False)])
+def test_a_product_that_is_faster_than_its_type_computes_in_fewer_bits(length, fewer):
+    job = Job()
+    for number in range(4):
+        start = job.now
+        for _ in range(5):
+            about = {"Input Dims": [[4096, 1024], [1024, 4096]], "Input type": ["c10::BFloat16", "c10::BFloat16"]}
+            job.op(length=length).events[-3]["args"] = about
+        job.wait().mark(f"ProfilerStep#{number}", start)
+    why = seen(job).operations[0].why
+    assert ("fewer bits" in why) == fewer and ("TFLOP/s" in why) != fewer
+
+
+def test_what_pytorch_marks_in_compiled_code_is_not_called_the_user_s():
+    job = Job()
+    for number in range(4):
+        start = job.now
+        for _ in range(10):
+            job.op(length=10)
+            job.now += 3000
+        job.mark("## Call CompiledFxGraph fem7v7a2b5fjalp ##", start)
+        job.wait().mark(f"ProfilerStep#{number}", start)
+    d = seen(job).diagnosis
+    assert d.cause == "host-bound" and "compiled code" in d.text and "record_function" not in d.text

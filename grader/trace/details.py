@@ -38,6 +38,7 @@ VIEW = re.compile(
 ONLY_A_GPU = re.compile(
     r"aten::_?(cudnn|miopen|thnn_fused|flash_attention_forward|efficient_attention)|.*\b_cuda_synchronize\b"
 )
+COMPILED = re.compile(r"## Call CompiledFxGraph|Torch-Compiled Region")  # what PyTorch itself marks
 BENEATH = ", so either Python ran beneath it, as for a tensor subclass or a fake tensor, or the thread was held up"
 SLICE_NS, TURNS, ONE_LENGTH = 500_000, 6, 0.1  # a GPU's turn, from which on; pauses; how far they differ
 PAUSE_NS = 100_000  # between two operators: a shorter one is the cost of Python
@@ -214,6 +215,8 @@ def _who(d: Doing, total: float) -> list[str]:
     if d.function:
         said = [f"Most of it was in {d.function}{f', which ran {d.inner}' if d.inner else ''}."]
         return [*said, FOR_OTHERS] if WAITS_FOR_OTHERS.search(f"{d.function} {d.inner}") else said
+    if COMPILED.match(d.mark):
+        return ["Most of it was in compiled code, where the host prepares launches, as of Triton kernels of your own."]
     if d.mark:
         return [f'Most of it was in "{d.mark}", as record_function named it.']
     if d.stacks:

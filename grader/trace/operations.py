@@ -26,6 +26,7 @@ from grader.trace.work import by_name
 MOST_LISTED = 20  # GPU events of an operation
 MOST_KERNELS = 8  # names listed with an operation
 MUCH = 0.3  # a share of the time worth a word
+ABOVE = 1.1  # times the peak: no kernel of that type is so fast
 SLOW = 0.5  # a rate below this share of the peak asks for a reason
 MANY = 20  # kernels a step; fewer tiny ones cost little to launch
 
@@ -407,6 +408,9 @@ def _why_copy(f: _Facts, here: str) -> str:
 def _why_product(f: _Facts, bound: str | None, here: str) -> str:
     text, peak = f.units
     rate = f.flops / f.matmul_time * 1e9 if f.flops and f.matmul_time else None
+    if rate is not None and peak and rate > ABOVE * peak:
+        text += ", faster than they are with its inputs' type. It computes in fewer bits, as fp8"
+        rate = None
     if rate is not None:
         text += f": {rate / 1e12:.3g} TFLOP/s" + (
             f" of the {peak / 1e12:.3g} {_reaches(f.peaks, here)}" if f.peaks and peak else ""
