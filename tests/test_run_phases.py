@@ -1,5 +1,6 @@
 """Several trainings in one process, one after the other: what is told of the last one holds nothing of those before."""
 
+from grader.frontends.run import summary
 from grader.own.record import record
 from tests.own_jobs import CLOCK, MODEL, watched
 
@@ -28,3 +29,13 @@ def test_what_came_before_the_main_training_is_no_part_of_it(tmp_path):
     assert (rank["steps"], rank["step_s_mean"]) == (40, 1)
     assert rank["share"] == {"data_wait": 0, "evaluation": 0, "checkpoints": 0}
     assert process["counts"]["evaluation"] == process["counts"]["checkpoints"] == 0
+
+
+def test_long_steps_that_come_seldom_are_told(tmp_path):
+    """As where a game is played before some of the steps."""
+    body = "for n in range(300): clock[0] += {} if n % 100 == 99 else 1; step()"
+    for longest, said in ((200, True), (10, False)):
+        options = {"at_step": 6, "window_s": 0.0, "record": False}
+        _, seen = watched(tmp_path, CLOCK, MODEL, body.format(longest), options=options)
+        lines = "\n".join(summary(seen, record(seen, [])))
+        assert ("1 s in the mean. Longer steps come seldom, and the report doesn't see them" in lines) == said

@@ -26,6 +26,7 @@ from grader.safe_text import clean, one_line
 from grader.trace import analyse
 
 SLOWER = 3  # exit status
+SELDOM = 1.5  # times as long as the measured steps are all: a rollout before some of them, say
 BEHIND = 10  # by how much a report lets the job go first, as nice does
 ON_CPU = (
     "this job ran on the CPU. Its report says what a step waits for, which operators take most of it, and what the host does between "
@@ -341,6 +342,9 @@ def _rows(rank: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(
             ("a step", f"{_ms(rank['step_s_mean'])} in the mean, {_ms(rank['step_s_median'])} in the median, {spread}")
         )
+        if rank["windows_s"] and rank["step_s_mean"] > SELDOM * rank["step_s"]:
+            words = f"{_ms(rank['step_s'])} in the mean. Longer steps come seldom, and the report doesn't see them"
+            rows.append(("the measured steps", words))
         if rank["samples_a_step"]:
             rate = rank["samples_a_step"] / rank["step_s_mean"]
             rows.append(("samples", f"{rank['samples_a_step']:,} per step, {rate:,.0f} per second"))

@@ -125,8 +125,7 @@ class Watch:
         if self.plan is not None and self.plan.recorder is not None:
             self.plan.recorder.stop("it recorded no whole steps")
         self.plan, self.step, self.first_at = None, 0, None
-        self.kept, self.parts, self.apart = Times(), Parts(), Apart()
-        self.loading.wait_s, self.skipped = 0.0, 0
+        self.kept, self.parts, self.apart, self.skipped = Times(), Parts(), Apart(), 0
 
     @guarded
     def graph_captured(self, graph) -> None:

@@ -18,7 +18,7 @@ class Loading:
 
     def steps_begin(self, step: int) -> None:
         """What was read before may be of an evaluation, or a data set that is read once."""
-        self.batches, self.since = {True: {}, False: {}}, step
+        self.batches, self.since, self.wait_s = {True: {}, False: {}}, step, 0.0
 
     def told(self) -> list[list[int]]:
         """Size and count of the batches that were read for training. Where none was, some read them without gradients."""
