@@ -21,16 +21,7 @@ from grader.grading.arms import Setup, open_arm, set_up, workspace_of
 from grader.grading.evidence import AnyFindings, Findings, Losses
 from grader.grading.failure import advice, explain, is_machines, with_details
 from grader.grading.first_steps import Alone, first_steps, starter_alone, submission_begins
-from grader.grading.forms import (
-    HELD_BY_OTHERS,
-    choose_form,
-    fitted,
-    lacking,
-    no_marks,
-    on_one_core,
-    on_own_cores,
-    planned,
-)
+from grader.grading.forms import HELD_BY_OTHERS, choose_form, fitted, lacking, no_marks, on_own_cores, planned
 from grader.grading.profiles import profile_each
 from grader.grading.race import Compiled, decides, policy_of, race, starter_again, yardstick
 from grader.grading.verdict import judge
@@ -152,8 +143,7 @@ def measure(findings: Findings, submission: Submission, plan: Plan, limits: Limi
     lab, form_name = findings.lab, findings.form_name
     findings.yardstick = yardstick(lab, form_name, submission)
     progress(0.0, "preparing data")
-    counted, one_core = lab.memory is not None, on_one_core(lab, form_name)
-    setup = set_up(findings.form, form_name, findings.allow_unconfined, counted, one_core)
+    setup = set_up(findings.form, form_name, findings.allow_unconfined, counted=lab.memory is not None)
     progress(0.02, "looking at the machine")
     began = time.monotonic()
     findings.free_bytes = gate.machine_is_free(form_name, findings.ranks)

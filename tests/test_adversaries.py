@@ -8,18 +8,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from helpers import (
-    LAB,
-    eventually,
-    first,
-    grade_cells,
-    loop,
-    measured_score,
-    running,
-    slow_starter,
-    submission,
-    warmed_up,
-)
+from helpers import LAB, eventually, first, grade_cells, measured_score, slow_starter, submission, warmed_up
 
 from grader import labs
 from grader.checks import plausible, throughput
@@ -40,7 +29,7 @@ from tests.adversaries import _run
 
 SHORT = Plan(block_s=0.2, min_pairs=3, max_pairs=3, profile_steps=2)
 CORPUS = {a.name: a for a in adversaries.corpus()}
-MORE = ("takes_more_threads", "takes_more_processes", "ends_its_helpers_unseen")
+MORE = ("takes_more_threads", "takes_more_processes")
 FEW = [
     "constant_loss",
     "detects_that_it_is_graded",
@@ -242,31 +231,6 @@ def test_what_more_cores_gain_does_not_count(start, nothing_left):
 
         assert eventually(more_cores) if start else not more_cores()
     assert arm.cores(waits=False) <= arm.cores(waits=True)
-
-
-WORKS_UNSEEN = """
-assert subprocess.run(["sh", "-c", "exit 3"]).returncode == 3
-list(torch.utils.data.DataLoader(torch.arange(4), num_workers=2))
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-ended, at_its_end = os.pipe()
-if os.fork() == 0:
-    while time.process_time() < 1:
-        pass
-    os._exit(0)
-os.close(at_its_end)
-os.read(ended, 1)
-"""
-
-
-def test_the_time_of_processes_that_nobody_waits_for_is_counted(nothing_left):
-    top = "import os, signal, subprocess, time"
-    with running(loop(WORKS_UNSEEN, top), one_core=True) as child:
-        child.load()
-        child.start(1)
-        main_s, all_s = child.processes.main_seconds(), child.processes.cpu_seconds()
-        child.run(1)
-        beside_s = child.processes.cpu_seconds() - all_s - (child.processes.main_seconds() - main_s)
-    assert beside_s > 0.9
 
 
 def test_workers_of_a_loader_are_no_more_cores():

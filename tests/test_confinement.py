@@ -353,7 +353,7 @@ def test_each_call_that_has_a_number_has_a_rule(machine, monkeypatch):
     """One that is written wrongly in either place would be open."""
     monkeypatch.setattr(confine, "landlock_abi", lambda: 2)
     numbers = confine._CALLS[machine].numbers
-    rules = confine._rules(numbers, own_user=False, trusted=False, counted=True, cuda=False, one_core=True)
+    rules = confine._rules(numbers, own_user=False, trusted=False, counted=True, cuda=False)
     assert {number for number, *_ in rules} == {*numbers.values()} - {numbers["seccomp"]}
 
 

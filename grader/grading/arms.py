@@ -37,8 +37,7 @@ class Setup:
     options: dict[str, Any]  # the workload's
     readable: list[Path]
     allow_unconfined: bool = False
-    counted: bool = False  # see `Setting`, here and below
-    one_core: bool = False
+    counted: bool = False  # see `Child`
     waits: dict[str, list[float]] = field(default_factory=dict)  # that no child knows: see `Drive`
 
     @property
@@ -53,11 +52,9 @@ class Setup:
         return replace(self, form=replace(self.form, environment=self.form.environment | EAGER))
 
 
-def set_up(
-    form: Form, form_name: str, allow_unconfined: bool = False, counted: bool = False, one_core: bool = False
-) -> Setup:
+def set_up(form: Form, form_name: str, allow_unconfined: bool = False, counted: bool = False) -> Setup:
     """The arms' setup with the form's data, which are made where they are missing."""
-    return Setup(form, form_name, *prepared(form), allow_unconfined, counted, one_core)
+    return Setup(form, form_name, *prepared(form), allow_unconfined, counted)
 
 
 @contextlib.contextmanager
@@ -97,7 +94,6 @@ def open_arm(
         trusted=trusted,
         allow_unconfined=setup.allow_unconfined,
         counted=setup.counted,
-        one_core=setup.one_core,
         ranks=form.ranks,
         budget=form.budget,
         exact_memory=form.exact_memory,

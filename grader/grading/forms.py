@@ -23,7 +23,6 @@ HELD_BY_OTHERS = "Close the programs that hold the rest."
 QUIET = 0.01  # a form's noise, the relative sd of a pair
 NEVER_MEASURED = "This form of the lab was never measured on a GPU: its memory, tolerances and target are guesses. The points are no marks."
 NO_POINTS = "No points are given for what was not measured."
-BOUND_BY_THE_DEVICE = ("launch-bound", "memory-bound", "compute-bound")  # causes
 NEEDS_GPU = f"It needs an NVIDIA GPU. {NO_POINTS}"
 
 
@@ -47,12 +46,6 @@ def lacking(lab: AnyLab, form_name: str) -> str:
     """Why a lab cannot be measured here in this form, in words; '' where it can."""
     no_form = "" if form_name in lab.forms else NEEDS_GPU
     return too_few_devices(lab, form_name) or missing_packages(lab) or too_little_memory(lab, form_name) or no_form
-
-
-def on_one_core(lab: Lab, form_name: str) -> bool:
-    """Whether a CPU stands for a GPU, so that who trains on more cores has a larger one."""
-    bound = lab.cause in BOUND_BY_THE_DEVICE or lab.checkpoints is not None
-    return form_name == "cpu" and lab.forms["cpu"].threads == 1 and bound
 
 
 def choose_form(lab: AnyLab, device: str) -> str:

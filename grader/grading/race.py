@@ -10,7 +10,6 @@ from grader import machine
 from grader.checks import throughput as throughput_check
 from grader.grading.arms import TOO_LARGE, WEIGHTS
 from grader.grading.evidence import Checkpoint, Findings, Race, Yardstick
-from grader.grading.forms import on_one_core
 from grader.grading.gate import Disturbed, before_block
 from grader.grading.half import in_fp16, lacks_on, least_target
 from grader.labs.lab import Form, Lab
@@ -24,6 +23,7 @@ from grader.submission import Submission, same_code
 SLOWER_THAN_CALIBRATED = 1.25  # seen with 2a_workers on an H200: 0.90 to 1.08, and 1.37 once
 PATIENCE_S = 10.0  # for a neighbour on the GPU to finish
 MAX_INTERRUPTIONS = 3  # pairs that are repeated because someone else was on the GPU
+BOUND_BY_THE_DEVICE = ("launch-bound", "memory-bound", "compute-bound")  # causes
 UNCERTAIN_POINTS = 0.02  # the share of the points that may hang on steps made ahead
 
 Decide = Callable[[Sequence[Pair]], Decision | None]  # what the pairs that were timed so far say
@@ -88,6 +88,7 @@ def policy_of(
     """The policy for a lab's loops."""
     lab, on_gpu = findings.lab, findings.form_name == "cuda"
     healthy, target = lab.throughput.healthy, findings.yardstick.target
+    waits = lab.checkpoints is not None  # it is the wait for them that has to go
     return Policy(
         findings.form_name,
         findings.ranks,
@@ -102,8 +103,9 @@ def policy_of(
         untouched=findings.yardstick.untouched,
         calibrated_s=calibration.starter_s(lab, findings.form_name),
         compile_s=compile_s,
-        one_core=on_one_core(lab, findings.form_name),
-        waits=lab.checkpoints is not None,  # it is the wait for them that has to go
+        # a CPU stands for a GPU in these: who trains on more cores has a larger one
+        one_core=findings.form.threads == 1 and not on_gpu and (lab.cause in BOUND_BY_THE_DEVICE or waits),
+        waits=waits,
     )
 
 

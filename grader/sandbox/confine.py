@@ -7,7 +7,6 @@ import fcntl
 import os
 import re
 import resource
-import signal
 import socket
 import struct
 from collections.abc import Iterable, Iterator, Mapping
@@ -164,7 +163,6 @@ _CALLS = {
         "keyctl": 250, "bpf": 321, "timerfd_create": 283, "signalfd": 282, "signalfd4": 289, "io_setup": 206,
         "epoll_create": 213, "epoll_create1": 291, "socket": 41, "socketpair": 53, "setsockopt": 54, "accept": 43,
         "accept4": 288, "sendfile": 40, "splice": 275, "tee": 276, "vmsplice": 278, "mremap": 25, "remap_file_pages": 216,
-        "rt_sigaction": 13,
     }),
     "aarch64": _Calls(0xC00000B7, _NEW_CALLS | {
         "fchmod": 52, "fchmodat": 53, "fchown": 55, "fchownat": 54, "utimensat": 88, "setxattr": 5, "lsetxattr": 6,
@@ -177,7 +175,6 @@ _CALLS = {
         "request_key": 218, "keyctl": 219, "bpf": 280, "timerfd_create": 85, "signalfd4": 74, "io_setup": 0,
         "epoll_create1": 20, "socket": 198, "socketpair": 199, "setsockopt": 208, "accept": 202, "accept4": 242, "sendfile": 71,
         "vmsplice": 75, "splice": 76, "tee": 77, "mremap": 216, "remap_file_pages": 234,
-        "rt_sigaction": 134,
     }),
 }  # fmt: skip
 
@@ -191,11 +188,8 @@ _Rule = tuple[int, Mapping[int, int], int]
 _NamedRule = tuple[str, Mapping[int, int], int]
 
 
-def restrict_calls(
-    own_user: bool, trusted: bool, counted: bool = False, cuda: bool = False, one_core: bool = False
-) -> bool:
+def restrict_calls(own_user: bool, trusted: bool, counted: bool = False, cuda: bool = False) -> bool:
     """Close, for this process and all it will start, what Landlock leaves open. counted: its memory is counted. cuda: it needs CUDA.
-    one_core: its processor time is counted.
 
     The process must have no_new_privs. Returns whether that worked; it does not where a machine is neither x86-64 nor arm64, or
     its kernel or container has no seccomp."""
@@ -204,17 +198,14 @@ def restrict_calls(
     # and reports success, and only what none of them needs is an error.
     calls = _CALLS.get(os.uname().machine)
     return calls is not None and _install(
-        _program(calls.architecture, _rules(calls.numbers, own_user, trusted, counted, cuda, one_core))
+        _program(calls.architecture, _rules(calls.numbers, own_user, trusted, counted, cuda))
     )
 
 
-def _rules(
-    numbers: dict[str, int], own_user: bool, trusted: bool, counted: bool, cuda: bool, one_core: bool = False
-) -> list[_Rule]:
+def _rules(numbers: dict[str, int], own_user: bool, trusted: bool, counted: bool, cuda: bool) -> list[_Rule]:
     """What is not allowed as it is; the first rule of a call that fits holds."""
     rules = _rules_for_all()
     rules += _rules_of_counted_memory(cuda) if counted else []
-    rules += _rules_of_counted_time() if one_core else []
     rules += [] if trusted else _rules_for_the_untrusted()
     rules += [] if own_user else _rules_of_the_same_user(os.getpid())
     return [(numbers[name], words, answer) for name, words, answer in rules if name in numbers]
@@ -272,13 +263,6 @@ def _rules_of_counted_memory(cuda: bool) -> list[_NamedRule]:
         *((name, {}, _ERRNO | errno.ENOMEM) for name in ("mremap", "remap_file_pages") if not cuda),
         *_rules_of_attributes(),
     ]
-
-
-def _rules_of_counted_time() -> list[_NamedRule]:
-    """Who is told of no child that ends need not wait for it, and the time of a process that nobody waits for is in nobody's account."""
-    told = {_int(0): signal.SIGCHLD}
-    only_asks = told | dict.fromkeys(_pointer(1), 0)
-    return [("rt_sigaction", only_asks, _ALLOW), ("rt_sigaction", told, _NOTHING)]
 
 
 def _rules_of_attributes() -> list[_NamedRule]:
@@ -487,7 +471,6 @@ def enter(spec: dict[str, Any]) -> None:
     if spec["files"] is not None:  # else the kernel cannot, and that was allowed
         restrict_files(around(spec["files"], spec.get("kept", ())), tcp=several)
     # the probe tells where that does not work
-    counted, one_core = (spec.get(name, False) for name in ("counted", "one_core"))
-    restrict_calls(own_user, spec.get("trusted", False), counted, spec.get("device") == "cuda", one_core)
+    restrict_calls(own_user, spec.get("trusted", False), spec.get("counted", False), spec.get("device") == "cuda")
     os.chdir(spec["home"])
     os.umask(0o077)

@@ -33,9 +33,7 @@ from grader.sandbox.workspace import Workspace
 # what it needs for a turn comes with the turn
 _REQUESTS_KEY = secrets.token_bytes(32)
 # of a setting, what the child itself must know
-_PASSED_ON = (
-    *("workload", "options", "device", "threads", "ranks", "budget", "exact_memory", "trusted", "counted", "one_core"),
-)
+_PASSED_ON = ("workload", "options", "device", "threads", "ranks", "budget", "exact_memory", "trusted", "counted")
 COMPILED = {"graphs", "graph_breaks", "recompiles"}  # what a child counts of torch.compile
 
 

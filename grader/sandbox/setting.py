@@ -45,7 +45,6 @@ class Setting:
     exact_memory: bool = False
     serves: bool = False
     counted: bool = False  # its memory will be asked for, so there is nowhere to put bytes that are not seen
-    one_core: bool = False  # its processor time will be asked for, so no process ends in nobody's account
 
 
 def of_rank(file: str, rank: int) -> str:
