@@ -18,6 +18,7 @@ from grader import labs, trace
 from grader.trace import TraceError, catalogue, decode, intervals, kernels, words
 from grader.trace.metrics import FITS
 from grader.trace.read import to_ns
+from grader.trace.work import NEXT_TO_NOTHING
 from tests.loops import BACKWARD, MAIN, PAGEABLE, PINNED, Recording
 
 
@@ -239,8 +240,15 @@ WORK = st.lists(
 )
 
 
+def at_work(spent):
+    """The devices of these (device, ns), without those that have next to nothing to do, whose idle time does not count."""
+    total = {device: sum(ns for other, ns in spent if other == device) for device, _ in spent}
+    return {device for device, ns in total.items() if ns >= NEXT_TO_NOTHING * max(total.values())}
+
+
 @settings(max_examples=200)
 @given(WORK, st.none() | st.integers(1, 500))
+@example([("kernel", 100, 0, 1, 1, 7, MAIN), *(("kernel", 100, 0, n, 0, 7, MAIN) for n in (40, 11))], None)
 def test_busy_idle_and_overlap_to_the_nanosecond(work, step_ns):
     r = Recording().step(1, 0, 100).step(2, 100, 200).step(3, 200, 300)
     for cat, launched, later, duration, device, stream, tid in work:
@@ -254,7 +262,7 @@ def test_busy_idle_and_overlap_to_the_nanosecond(work, step_ns):
     if not spans:
         assert m.gpu_busy_ns is None and m.kernels is None and not m.complete
         return
-    devices = {d for _, _, d, _ in spans}
+    devices = at_work([(d, dur) for _, _, d, (_, dur) in spans])
     each = [sum(len(covered(s for _, k, d, s in spans if (k, d) == (x, y))) for y in devices) for x in (1, 2)]
     busy = sum(each)
     assert m.gpu_busy_ns * 2 * len(devices) == pytest.approx(busy, abs=1e-9)
@@ -266,7 +274,7 @@ def test_busy_idle_and_overlap_to_the_nanosecond(work, step_ns):
     else:
         idle = max(0, 1 - busy / 2 / len(devices) / step_ns) if step_ns else None
         assert m.gpu_idle_unprofiled == (pytest.approx(idle) if step_ns else None)
-    everywhere = {d for _, _, _, _, d, _, _ in work}
+    everywhere = at_work([(d, n) for _, _, _, n, d, _, _ in work])
     high = max(300, *(k + later + n for _, k, later, n, *_ in work))
     running = sum(len(covered((k + lt, n) for _, k, lt, n, d, *_ in work if d == x)) for x in everywhere)
     assert m.gpu_idle == 1 - running / len(everywhere) / high  # of the whole recording

@@ -164,15 +164,17 @@ def spread(steps: Steps) -> float | None:
 
 
 def busy_per_step(trace: Trace, steps: Steps) -> np.ndarray:
-    """Busy time of each counted step, ns: the union of its work, mean over devices. (float64, shape [steps])"""
-    device = trace.device[steps.gpu]
-    order = np.lexsort((steps.step, device))
-    gpu, device, step = steps.gpu[order], device[order], steps.step[order]
+    """Busy time of each counted step, ns: the union of its work, mean over `busy_devices`. (float64, shape [steps])"""
+    devices = busy_devices(trace, steps.gpu)
+    counted = np.isin(trace.device[steps.gpu], devices)
+    gpu, step = steps.gpu[counted], steps.step[counted]
+    order = np.lexsort((step, trace.device[gpu]))
+    gpu, device, step = gpu[order], trace.device[gpu[order]], step[order]
     bounds = np.flatnonzero((np.diff(device) != 0) | (np.diff(step) != 0)) + 1
     busy = np.zeros(len(steps))
     for first, group in zip(step[np.append(0, bounds)].tolist(), np.split(gpu, bounds), strict=True):
         busy[first] += intervals.length(trace.spans(group))
-    return busy / len(busy_devices(trace, gpu))
+    return busy / len(devices)
 
 
 def _count(m: Metrics, name: str, events: np.ndarray, step: np.ndarray, n: int) -> None:
