@@ -1,12 +1,15 @@
 """The options of `grader run`, on real processes: a function that ends the steps, when it is looked, and what is no value."""
 
+import json
 import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from grader.errors import UserError
 from grader.frontends.cli import main
+from grader.own.record import read_record
 from tests.own_jobs import LOOK, MODEL, STEPS, command, script, watched
 
 TURNS = """
@@ -125,3 +128,33 @@ def test_a_job_that_empties_its_environment_is_recorded_without_a_word(tmp_path,
     process, _ = watched(tmp_path, MODEL, "os.environ.clear()", STEPS, "print(dict(os.environ))")
     assert process["looks"][0]["trace"]
     assert capfd.readouterr() == ("{}\n", "")
+
+
+RANK = {"step_s_median": 1.0, "blocks_s": [1.0, 2.0], "parts_s": {"backward": 0.5}, "device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        *({name: value for name, value in RANK.items() if name != left} for left in RANK),
+        *({**RANK, name: "much"} for name in RANK if name != "device"),
+        {**RANK, "blocks_s": [1.0, float("nan")]},
+        {**RANK, "parts_s": {"backward": None}},
+        {**RANK, "device": None},
+    ],
+)
+def test_an_earlier_run_that_is_damaged_is_refused_before_the_job_starts(tmp_path, broken):
+    path = tmp_path / "run.json"
+    path.write_text(json.dumps({"version": 1, "ranks": [RANK, {**RANK, "step_s_median": None}]}))
+    assert read_record(path)["ranks"][0] == RANK
+    path.write_text(json.dumps({"version": 1, "ranks": [RANK, broken]}))
+    with pytest.raises(UserError, match=r"is no run\.json"):
+        read_record(path)
+
+
+def test_a_job_without_steps_is_not_as_fast_as_an_earlier_one(tmp_path):
+    (tmp_path / "run.json").write_text(json.dumps({"version": 1, "ranks": [RANK]}))
+    done = command(tmp_path, "--against", "run.json", "--", "true")
+    assert done.returncode == 2
+    assert "Too few steps were made for a comparison with the earlier run." in done.stderr.decode()
+    assert command(tmp_path, "--against", "run.json", "--", "false").returncode == 1

@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     except OSError as error:  # the status is the job's
         say(f"{clean(str(out / 'run.json'))} cannot be written: {error.strerror}.")
     assert seen.status is not None
-    if earlier and seen.processes and seen.status == 0:
+    if earlier and seen.status == 0:
         return _compared(earlier, found)
     return seen.status
 

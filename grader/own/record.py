@@ -123,13 +123,28 @@ def read_record(path: str | Path) -> dict[str, Any]:
     """Raises UserError for what no run wrote."""
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
-        if found["version"] != VERSION or len(found["ranks"][0]["blocks_s"]) < 2:
+        if (
+            found["version"] != VERSION
+            or len(found["ranks"][0]["blocks_s"]) < 2
+            or not all(map(_usable, found["ranks"]))
+        ):
             raise ValueError
         return found
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, AttributeError):
         raise UserError(f"{path} is no run.json of a job that made steps.") from None
+
+
+def _usable(rank: dict[str, Any]) -> bool:
+    """Whether all that a comparison reads is there. It comes after the job, which may have run for days."""
+    numbers = [
+        rank["step_s_median"] or 0.0,
+        *rank["blocks_s"],
+        *rank.get("blocks_alone_s", ()),
+        *rank["parts_s"].values(),
+    ]
+    return isinstance(rank["device"], str) and all(map(math.isfinite, numbers))
 
 
 def against(earlier: Sequence[dict[str, Any]], now: dict[str, Any]) -> tuple[str, decision.Gain, float]:
