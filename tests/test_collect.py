@@ -545,7 +545,7 @@ def test_no_link_is_followed(tmp_path, capsys):
 def test_no_archive(tmp_path, capsys, data):
     (tmp_path / "x.zip").write_bytes(data)
     status, _, err = collect(tmp_path, tmp_path / "x.zip", capsys=capsys)
-    assert status == (2 if data[:2] != b"PK" else 0) and "Traceback" not in err
+    assert status == (2 if data[:2] != b"PK" else 1) and "Traceback" not in err
     assert collect(tmp_path, tmp_path / "none.zip", capsys=capsys)[0] == 2
 
 
