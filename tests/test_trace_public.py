@@ -28,6 +28,18 @@ def test_numbered_marks_of_which_one_holds_the_work_are_no_steps():
     assert 'one "generate_masks 0"' in a.metrics.notes[-1]
 
 
+def test_numbered_marks_of_which_a_few_hold_the_work_are_no_steps():
+    job = Job()
+    whole = job.now
+    for number, ops in enumerate((20, 60, 1, 2, 1, 1, 2, 1)):
+        start = job.now
+        for _ in range(ops):
+            job.op(length=100)
+        job.mark(f"crop {number}", start)
+    a = seen(job.wait().mark("generate_masks 0", whole))
+    assert a.metrics.steps == 1 and a.metrics.kernels == 88
+
+
 def pass_of(stem, blocks=10):
     """Operators before the blocks of one pass, and its head."""
     job = Job()

@@ -284,7 +284,9 @@ def _by_annotation(trace: Trace, moments: np.ndarray) -> Windows | None:
         end = np.maximum.accumulate(trace.end[mine])
         mine = mine[np.append(True, trace.start[mine[1:]] >= end[:-1] - TOUCHING_NS)]  # the outermost
         work = _work(moments, trace.start[mine], trace.end[mine])
-        if len(mine) < 2 or work.max() >= MATCH * work.sum():  # one of them is the step, and the others are empty
+        # one or a few of them are the step, and the others next to empty
+        few = work.max() >= MATCH * work.sum() or np.median(work) * len(work) < (1 - MATCH) * work.sum()
+        if len(mine) < 2 or few:
             continue
         inside = work.sum() / max(len(moments), 1)
         rank = (round(float(inside), 1), int(trace.duration[mine].sum()))
