@@ -224,6 +224,29 @@ def test_a_gpu_s_clock_that_is_late_makes_no_queue():
     assert late.diagnosis.cause is None and "the clocks of host and GPU are apart" in late.metrics.reasons[0]
 
 
+@pytest.mark.parametrize("call", ["cudaStreamSynchronize", "cudaDeviceSynchronize"])
+def test_a_wait_for_one_stream_or_gpu_says_nothing_of_another(call):
+    """A prefetcher waits for its copies, and a process with two GPUs for one of them, while the kernels are queued."""
+    job, other = (
+        Job(),
+        {"cudaStreamSynchronize": {"stream": 20, "device": 0}, "cudaDeviceSynchronize": {"stream": 7, "device": 1}},
+    )
+    for number in range(4):
+        start = job.now
+        for _ in range(10):
+            job.op(length=3000)
+            job.ids += 1
+            job.event("cuda_runtime", "cudaMemcpyAsync", job.now, 4, correlation=job.ids)
+            ids = other[call] | {"correlation": job.ids}
+            job.event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", job.now + 5, 50, 20, 0, **ids)
+            job.event("cuda_runtime", call, job.now + 10, 46)
+            job.now += 100
+        job.mark(f"ProfilerStep#{number}", start)
+    assert not [
+        said for said in seen(job).metrics.reasons if "had waited" in said or "have waited" in said or "apart" in said
+    ]
+
+
 @pytest.mark.parametrize(("length", "fewer"), [(30, True), (80, False)])
 def test_a_product_that_is_faster_than_its_type_computes_in_fewer_bits(length, fewer):
     job = Job()

@@ -216,23 +216,24 @@ def _impossible(trace: Trace, gpu: np.ndarray, launch: np.ndarray) -> list[str]:
         reasons.append(
             counted(late, "kernel{s} ran out of order, long after {their} stream did what was launched later")
         )
+    if len(np.unique(trace.device[gpu])) > 1:  # a host waits for one of its GPUs, and the call does not say for which
+        return reasons
     waits = trace.calls[trace.named(SYNC_DEVICE, trace.calls)]
     after = np.searchsorted(trace.start[waits], trace.end[call])
     done = np.append(trace.end[waits], np.iinfo(np.int64).max)[after]
     if late := int((trace.end[k] - CLOCKS_APART_NS > done).sum()):
         said = "kernel{s} ended after the host had waited for the device: {their} times are wrong"
         reasons.append(counted(late, said))
-    elif (behind := _behind(trace, k, call)) > BEHIND_NS:
+    elif (behind := _behind(trace, k, call, alone=len(np.unique(trace.stream[gpu])) == 1)) > BEHIND_NS:
         reasons.append(
             f"kernels end {milliseconds(behind)} after the host has waited for them: the clocks of host and GPU are apart"
         )
     return reasons
 
 
-def _behind(trace: Trace, k: np.ndarray, call: np.ndarray) -> float:
+def _behind(trace: Trace, k: np.ndarray, call: np.ndarray, alone: bool) -> float:
     """How long after most waits of the host for the device, or for its only stream, the last kernel launched before them ends, ns.
-    k: kernels; call: what launched each."""
-    alone = len(np.unique(alike(trace.device[k], trace.stream[k]))) == 1
+    k: kernels; call: what launched each; alone: all work of the GPU is on one stream."""
     waits = trace.calls[trace.named(SYNC_STREAM if alone else SYNC_DEVICE, trace.calls)]
     order = np.argsort(trace.end[call], kind="stable")
     last = np.searchsorted(trace.end[call[order]], trace.start[waits], side="right") - 1
