@@ -97,6 +97,7 @@ def test_a_job_on_another_device_is_not_told_that_it_ran_on_the_cpu(tmp_path):
     assert b"CPU" not in done.stderr
 
 
+@pytest.mark.slow
 def test_steps_that_were_quicker_while_recorded_are_no_wait_for_data(tmp_path):
     """Because other programs let them be, or for what the job does seldom."""
     body = """
@@ -111,6 +112,7 @@ def test_steps_that_were_quicker_while_recorded_are_no_wait_for_data(tmp_path):
     assert "which waited for data for" in words, words
 
 
+@pytest.mark.slow
 def test_other_programs_that_had_the_processor_are_named(tmp_path):
     """Two of them on the job's only core."""
     pin = "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"

@@ -15,6 +15,7 @@ from grader.own.running import run_watched
 from tests.own_jobs import LOOK, MODEL, ROOT, STEPS, script, watched
 
 
+@pytest.mark.slow
 def test_ranks_that_the_script_starts_are_ranks(tmp_path):
     body = """
         def rank(number):

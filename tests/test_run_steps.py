@@ -208,7 +208,7 @@ def test_a_function_can_end_the_steps(tmp_path):
     assert 25 <= process["steps"] <= 30  # its first calls may come before it is found
 
 
-@pytest.mark.parametrize(("start", "epochs"), [("fork", 3), ("spawn", 1)])
+@pytest.mark.parametrize(("start", "epochs"), [("fork", 3), pytest.param("spawn", 1, marks=pytest.mark.slow)])
 def test_workers_of_a_loader_are_no_part_of_it(tmp_path, start, epochs):
     body = f"""
         if __name__ == "__main__":
@@ -436,6 +436,7 @@ def test_a_few_long_steps_that_were_timed_count(tmp_path):
     assert look["step_s"] == [[3.0] * 4]
 
 
+@pytest.mark.slow
 def test_how_far_it_was_is_said_where_nothing_was_timed(tmp_path):
     _, seen = watched(tmp_path, MODEL, STEPS, arguments=["9"], options={})
     said = "\n".join(summary(seen, records.record(seen, ["x"])))

@@ -165,6 +165,7 @@ NO_USE = {
 }
 
 
+@pytest.mark.slow
 def test_levers_that_have_nothing_to_do_are_known_from_the_job_as_it_is(tmp_path, job):
     """They are asked in its first run, which changes nothing of it, and none of them costs a run."""
     path = tmp_path / "plain.py"
@@ -237,6 +238,7 @@ TRAIN = """
 FUSED = ("minGPT", "transformers", "einsum", "weights are used")
 
 
+@pytest.mark.slow
 def test_attention_that_is_written_out_is_fused_or_left(tmp_path):
     """Losses as near as rounding; where it can't be fused, bit for bit."""
     bodies = {kind: TRAIN.replace("KIND", repr(kind)) for kind in (*FUSED, "in place", "no softmax")}
