@@ -98,8 +98,8 @@ def test_anything_else_is_refused(served, tmp_path, asks):
 def test_a_file_has_no_final_name_before_the_drive_has_it(tmp_path):
     """Whoever renames it on another connection has not waited for the link."""
     with ThreadPoolExecutor(1) as pool, Drive(tmp_path / drive.NAME, "", 0.0, write_bps=1e3) as server:
-        mine = checkpoints.Checkpoints(str(tmp_path / drive.NAME))
         path = str(tmp_path / drive.NAME)
+        mine = checkpoints.Checkpoints(path)
         writing = pool.submit(drive.ask, path, b"+100000 partial\n", bytes(100_000))  # one part, of 100 s
         for _ in range(20):
             with pytest.raises(OSError):

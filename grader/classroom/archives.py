@@ -114,10 +114,8 @@ def of_folder(folder: Path) -> list[Entry]:
         for path in (Path(here, name) for name in names):
             with contextlib.suppress(OSError):
                 info = path.lstat()
-                name, reader = (
-                    _one_line(path.relative_to(folder.parent).as_posix()),
-                    partial(_read, partial(io.FileIO, path)),
-                )
+                name = _one_line(path.relative_to(folder.parent).as_posix())
+                reader = partial(_read, partial(io.FileIO, path))
                 found.append(Entry(name, _moment(info.st_mtime), False, not stat.S_ISREG(info.st_mode), reader))
     return _few_enough(found)
 
