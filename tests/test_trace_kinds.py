@@ -627,6 +627,24 @@ def test_a_batch_that_is_made_before_it_is_copied(calls, call, kind):
 
 
 @TO_DEVICE
+def test_a_batch_that_is_converted_by_the_operator_that_copies_it(calls, call, kind):
+    """`x.to(device, torch.float32)` converts on the host, and takes more bytes to the GPU."""
+
+    def body(job):
+        start = job.now
+        job.event("cpu_op", "aten::to", start + 5, 20_000)
+        job.now += 20_010
+        copied(job, call, kind, 1 << 20, 100, "aten::copy_")
+        for depth, name in enumerate(("aten::to", "aten::_to_copy", "aten::copy_")):
+            job.event("cpu_op", name, start + depth, job.now - start - 2 * depth)
+        job.now += 5
+
+    a = seen(steps(body, calls))
+    assert a.diagnosis.cause == "transfer-bound" and a.breakdown["idle_transfer"] == pytest.approx(20e6, rel=0.02)
+    assert "convert on the GPU" in " ".join(a.diagnosis.what_to_try)
+
+
+@TO_DEVICE
 def test_a_batch_that_is_copied_while_the_host_waits(calls, call, kind):
     a = seen(steps(lambda job: copied(job, call, kind, 300 << 20, 30_000, "aten::to"), calls))
     assert a.diagnosis.cause == "transfer-bound" and a.breakdown["copies"] == pytest.approx(30e6, rel=0.02)

@@ -11,7 +11,7 @@ import numpy as np
 from grader.trace import intervals
 from grader.trace.columns import Trace
 from grader.trace.events import ALLOCATION, ANNOTATION, CPU_OP, PYTHON, STEP
-from grader.trace.host import DATA_WAIT, data_waits
+from grader.trace.host import DATA_WAIT, copying_op, data_waits
 from grader.trace.lines import own_line
 from grader.trace.steps import Steps
 from grader.trace.words import plain
@@ -169,7 +169,9 @@ def _before_first_copy(trace: Trace, steps: Steps, spans: intervals.Intervals) -
     step, first = np.unique(steps.step[order], return_index=True)
     gpu = steps.gpu[order[first]]
     copies = by_name(lambda name: copy_kind(name).startswith("HtoD"), trace, gpu) == 1
-    begin, until = steps.starts[step[copies]], trace.start[steps.launch[order[first[copies]]]]
+    begin, call = steps.starts[step[copies]], steps.launch[order[first[copies]]]
+    op = copying_op(trace, call)  # what it does on the host belongs to the copy
+    until = trace.start[np.where(op >= 0, op, call)]
     return intervals.intersection(spans, intervals.union(begin, until))
 
 

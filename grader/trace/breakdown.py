@@ -20,7 +20,7 @@ from grader.trace.absence import Away, away
 from grader.trace.catalogue import PARTS
 from grader.trace.columns import Trace
 from grader.trace.events import CPU_OP, MEMCPY, PYTHON
-from grader.trace.host import data_waits, launching_op
+from grader.trace.host import copying_op, data_waits, launching_op
 from grader.trace.metrics import PHASE_NAMES, SMALL_COPY
 from grader.trace.steps import Steps
 from grader.trace.work import UNTOLD, busy_devices, by_name, copy_kind
@@ -166,7 +166,7 @@ class Host:
         self.away = busy = away(trace, steps, mine, (low, high))
         self.data = intervals.joined(data_waits(trace, steps.thread), busy.starting, busy.named, busy.copied)
         waits = steps.waits[mine[steps.waits]]
-        self.transfer = trace.spans(blocking_copies(trace, waits))
+        self.transfer = blocking_copies(trace, waits)
         # The ends of all waits, in order of start; they may overlap on several threads.
         self.wait_start = trace.start[waits]
         self.wait_end = np.maximum.accumulate(trace.end[waits])
@@ -230,17 +230,18 @@ def _launched(trace: Trace, gpu: np.ndarray, idle: intervals.Intervals) -> np.nd
     return np.where((after < len(gpu)) & (launch >= 0), trace.end[launch], idle[1])
 
 
-def blocking_copies(trace: Trace, waits: np.ndarray) -> np.ndarray:
-    """Of the calls that made the host wait (indices), with what holds them: the operators that copied more than 64 KB
-    between host and device and waited for it, or the call itself where no operator is around it."""
+def blocking_copies(trace: Trace, waits: np.ndarray) -> intervals.Intervals:
+    """When copies of more than 64 KB between host and device held the host (waits: indices of the calls that did so): from the
+    beginning of the operator that converted what it copies to the end of the one that waited, or the call alone without one."""
     copies = np.flatnonzero((trace.category == MEMCPY) & (trace.bytes >= SMALL_COPY))
     copies = copies[by_name(between_host_and_device, trace, copies) == 1]
     call = trace.launch_of(copies)
     call = call[call >= 0]
-    op = launching_op(trace, call)
-    of_wait = launching_op(trace, waits)
-    held = np.isin(waits, call) | ((of_wait >= 0) & np.isin(of_wait, op))
-    return np.unique(np.where(of_wait[held] >= 0, of_wait[held], waits[held]))
+    op = launching_op(trace, waits)
+    held = np.isin(waits, call) | ((op >= 0) & np.isin(op, launching_op(trace, call)))
+    waits, op = waits[held], op[held]
+    whole = copying_op(trace, waits)
+    return intervals.union(trace.start[np.where(whole >= 0, whole, waits)], trace.end[np.where(op >= 0, op, waits)])
 
 
 def _gaps(trace: Trace, gpu: np.ndarray, device: int, start, end, cause) -> tuple[np.ndarray, ...]:

@@ -17,6 +17,7 @@ BLOCKING_COPY_CALL = re.compile(
 HELD_NS, CLOCKS_NS = 100_000, 10_000  # no copy is handed over for so long; the clocks of host and GPU differ by so much
 TO_HOST = re.compile(r".*(DtoH|DeviceToHost|D2H|D2M)")
 LAUNCH_NS, LONGER = 5_000, 3
+COPIES = re.compile(r"aten::(to|_to_copy|copy_|_copy_from(_and_resize)?)$")  # and convert, where the number format changes
 ITEM = re.compile(r"aten::_local_scalar_dense$")  # `.item()` and friends
 
 
@@ -28,6 +29,18 @@ def launching_op(trace: Trace, calls: np.ndarray, pattern: re.Pattern[str] | Non
     ops = np.flatnonzero(trace.category == CPU_OP)
     found = trace.nesting(ops[trace.named(pattern, ops)]).around(calls)
     return np.where(calls >= 0, found, -1)
+
+
+def copying_op(trace: Trace, calls: np.ndarray) -> np.ndarray:
+    """For each host call (indices) the outermost operator around it that does nothing but copy and convert, as `.to(device, dtype)`
+    does, which makes a converted copy on the host first; the innermost operator where there is none (index, else -1)."""
+    op = launching_op(trace, calls)
+    while True:
+        outer = np.where(op >= 0, trace.operator[op], -1)
+        copies = (outer >= 0) & trace.named(COPIES, outer)
+        if not copies.any():
+            return op
+        op = np.where(copies, outer, op)
 
 
 def own_time(trace: Trace, ops: np.ndarray) -> dict[str, float]:
