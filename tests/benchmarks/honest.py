@@ -23,7 +23,7 @@ from grader.classroom.pool import embedded
 from grader.classroom.store import Store, stands
 from grader.classroom.submissions import Job
 from grader.grading.forms import choose_form, lacking, prepared
-from grader.labs.lab import Lab
+from grader.labs.lab import Form, Lab
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, Result, write_text
 from grader.submission import Submission, solution
 from tests import variants
@@ -148,8 +148,10 @@ def _grade(chosen: list[Lab], options: argparse.Namespace, kind: str, path: Path
         if form_name != kind or lacks:
             print(f"{lab.name}: left out. {lacks}")
             continue
-        prepared(lab.forms[form_name])  # once, not by each worker
-        wanted = by_gpus.setdefault(lab.forms[form_name].ranks if kind == "cuda" else 1, {})
+        form = lab.forms[form_name]
+        if isinstance(form, Form):
+            prepared(form)  # once, not by each worker
+        wanted = by_gpus.setdefault(form.ranks if kind == "cuda" else 1, {})
         for work in work_of(lab):
             if work.what.startswith(tuple(options.only.split(","))):
                 for mode in options.modes.split(","):

@@ -2,6 +2,8 @@ UNMADE = True  # the starter has none of what is asked for: halves of the fix ar
 
 HALVES = {"one warp a row": [("num_warps=min(16, max(1, block // 512))", "num_warps=1")]}
 
+HONEST: dict[str, list[tuple[str, str]]] = {}
+
 WRONGS = {
     "the mask forgotten in the variance": (
         "solution",
