@@ -758,3 +758,14 @@ def test_the_host_does_no_more_beside_launching_than_is_seen():
 
     a = seen(steps(body))
     assert a.diagnosis.cause != "host-bound" and 0 < a.breakdown["idle_other"] <= 3.1e6
+
+
+def test_counts_per_step_are_whole_numbers_with_thousands_apart():
+    """A loop that reads 1,040 values in three steps of four, and one more in the others."""
+
+    def body(job):
+        for _ in range(1040 + (job.ids % 4 == 0)):
+            job.op(length=5).wait()
+
+    d = seen(steps(body)).diagnosis
+    assert "waits for the GPU 1,04" in d.text and "." not in d.text.partition("for the GPU ")[2].partition(" times")[0]

@@ -144,7 +144,7 @@ def facts(m: Metrics) -> list[tuple[str, str]]:
             _count(m.syncs, "syncs"),
             _time(m.sync_ns or None, "in them"),
         ),
-        "syncs": [f"{count:g} at {line}" for line, count in list((m.sync_lines or {}).items())[:2]],
+        "syncs": [f"{plain_number(count)} at {line}" for line, count in list((m.sync_lines or {}).items())[:2]],
         "kernels": (
             _count(m.kernels, "per step"),
             _share(m.tiny_kernel_share, "under 10 µs"),

@@ -37,7 +37,9 @@ STALLS = {
         ),
         {
             "data_wait": lambda v, m: f"In the recording the host spent {v:.0%} of its time in the DataLoader.",
-            "loads_in_main": lambda v, m: f"The training process loaded {v:g} samples per step itself." if v else "",
+            "loads_in_main": lambda v, m: (
+                f"The training process loaded {plain_number(v)} samples per step itself." if v else ""
+            ),
         },
     ),
     "transfer": Cause(
@@ -66,7 +68,7 @@ STALLS = {
             "Remove the host's waits: .item(), .cpu(), print(loss), `if tensor`, torch.cuda.synchronize().",
             "Keep sums and checks on the GPU, and read them every hundred steps.",
         ),
-        {"syncs": lambda v, m: f"The host waited for the GPU {v:g} times per step."},
+        {"syncs": lambda v, m: f"The host waited for the GPU {plain_number(v)} times per step."},
     ),
     "launch": Cause(
         ("idle_launch",),
@@ -80,7 +82,9 @@ STALLS = {
             "Give each kernel more to do with a larger batch.",
         ),
         {
-            "launches": lambda v, m: f"The host launched {v:g} times per step, for {m.kernels:g} kernels.",
+            "launches": lambda v, m: (
+                f"The host launched {plain_number(v)} times per step, for {plain_number(m.kernels)} kernels."
+            ),
             "tiny_kernel_share": lambda v, m: f"{v:.0%} of the kernels are shorter than 10 us.",
         },
     ),
@@ -138,7 +142,11 @@ WORK = {
             "Fuse kernels with torch.compile, scaled_dot_product_attention and fused optimizers.",
             "Move fewer bytes, with bf16, channels_last for convolutions, and no needless .contiguous() and casts.",
         ),
-        {"copy_kernels": lambda v, m: f"{v:g} kernels per step only copy, cast or change the layout." if v else ""},
+        {
+            "copy_kernels": lambda v, m: (
+                f"{plain_number(v)} kernels per step only copy, cast or change the layout." if v else ""
+            )
+        },
         "With these kernels fused",
     ),
     "compute": Cause(

@@ -17,7 +17,9 @@ BLOCKING_COPY_CALL = re.compile(
 HELD_NS, CLOCKS_NS = 100_000, 10_000  # no copy is handed over for so long; the clocks of host and GPU differ by so much
 TO_HOST = re.compile(r".*(DtoH|DeviceToHost|D2H|D2M)")
 LAUNCH_NS, LONGER = 5_000, 3
-COPIES = re.compile(r"aten::(to|_to_copy|copy_|_copy_from(_and_resize)?)$")  # and convert, where the number format changes
+COPIES = re.compile(
+    r"aten::(to|_to_copy|copy_|_copy_from(_and_resize)?)$"
+)  # and convert, where the number format changes
 ITEM = re.compile(r"aten::_local_scalar_dense$")  # `.item()` and friends
 
 
