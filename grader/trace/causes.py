@@ -83,7 +83,7 @@ STALLS = {
         ),
         {
             "launches": lambda v, m: (
-                f"The host launched {plain_number(v)} times per step, for {plain_number(m.kernels)} kernels."
+                f"The host launched {plain_number(v)} times per step, for {plain_number(m.kernels or 0)} kernels."
             ),
             "tiny_kernel_share": lambda v, m: f"{v:.0%} of the kernels are shorter than 10 us.",
         },

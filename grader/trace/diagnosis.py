@@ -357,7 +357,7 @@ def _text(runner_up: str, shares: dict[str, float], case: _Case, what_if: float)
     said = [f"{cause}-bound: {CAUSES[cause].reason} ({share:.0%} of the step)."]
     if case.with_waits:
         said = [
-            f"sync-bound: the host waits for the GPU {plain_number(m.syncs)} times per step, so it never gets ahead. Remove these waits first.",
+            f"sync-bound: the host waits for the GPU {plain_number(m.syncs or 0)} times per step, so it never gets ahead. Remove these waits first.",
             f"It is launch-bound as well: {CAUSES[cause].reason} ({share:.0%} of the step).",
         ]
     text = " ".join(said + case.told.sentences[: MOST_SAID[cause == "host"]])
