@@ -403,6 +403,18 @@ def test_keys_for_who_comes_later(tmp_path):
     assert sorted(keys.read_users(folder).values()) == ["ann", "bob", "cyd"]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
+def test_names_from_any_editor(tmp_path, encoding):
+    users = tmp_path / "users"
+    users.write_bytes("ann\r\n\r\nbob\r\n".encode(encoding))
+    assert pool_keys(tmp_path / "keys", "--users", users) == (["ann.pem", "bob.pem"], "")
+
+
+def test_a_file_of_names_that_is_missing(tmp_path, capsys):
+    assert cli.main(["pool", "keys", str(tmp_path / "keys"), "--users", str(tmp_path / "users")]) == 2
+    assert f"{tmp_path / 'users'}: No such file" in capsys.readouterr().err
+
+
 def test_a_name_that_is_given_twice_has_one_key(tmp_path):
     users = tmp_path / "users"
     users.write_text("ann\nann\n")

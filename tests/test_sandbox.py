@@ -345,6 +345,17 @@ def test_a_long_path_for_temporary_files(monkeypatch, tmp_path):
     workspace.remove()
 
 
+def test_a_file_that_cannot_be_taken_leaves_nothing_open():
+    """A folder in its place can be opened, but not removed."""
+    workspace = Workspace("")
+    (workspace.exchange / "answer.json").mkdir()
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(ChildError, match=r"no readable answer\.json"):
+        workspace.fetch("answer.json", 100, take=True)
+    assert os.listdir("/proc/self/fd") == before
+    workspace.remove()
+
+
 def test_a_compiler_that_is_not_the_system_s(monkeypatch, open_folder):
     """That of a cluster's module, or conda's."""
     compiler = open_folder / "gcc" / "bin" / "mine"

@@ -1,5 +1,7 @@
 """What people show each other: the picture of a grade, and the board of those who agreed."""
 
+import resource
+
 import pytest
 from PIL import Image
 from test_marks import course  # noqa: F401  (a fixture)
@@ -26,6 +28,19 @@ def test_a_grade_as_a_picture(name, tmp_path):
         edge = picture.convert("L").crop((1192, 0, 1200, 630))
         assert edge.getextrema() == (255, 255), "no word is cut off at the right"
     assert "\x1b" not in said and ("quick look" in said) == result.quick
+
+
+def test_a_full_disk_leaves_the_picture_that_was_there(tmp_path):
+    path, limits = tmp_path / "share.png", resource.getrlimit(resource.RLIMIT_FSIZE)
+    result = next(r for r in samples().values() if r.measured_max and not r.fatal and not r.disturbed)
+    path.write_bytes(b"the last one")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError):
+            share.save(result, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == b"the last one" and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_lab_shares_its_last_report(tmp_path, monkeypatch, capsys):

@@ -17,6 +17,7 @@ from grader.grading.forms import choose_form, prepared
 from grader.grading.gate import UNCONFINED
 from grader.labs.lab import Lab
 from grader.sandbox.probe import confinement
+from grader.submission import decoded
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sub.add_argument("folder", type=Path, metavar="DIR")
     words = "a user of the pool. You can give it several times"
     sub.add_argument("--user", action="append", default=[], metavar="NAME", help=words)
-    sub.add_argument("--users", type=argparse.FileType(), metavar="FILE", help="a file with one name per line")
+    sub.add_argument("--users", type=Path, metavar="FILE", help="a file with one name per line")
     sub = parts.add_parser("start", help="start scheduler, workers and the front door for submissions")
     sub.set_defaults(run=start)
     sub.add_argument("--keys", type=Path, metavar="DIR", required=True, help="the pool's certificates")
@@ -43,11 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def make_keys(options: argparse.Namespace) -> None:
     """Write the certificates, and say who gets which."""
-    try:
-        users = options.user + [line.strip() for line in options.users or () if line.strip()]
-    except UnicodeDecodeError:
-        raise UserError(f"{options.users.name} isn't UTF-8 text. Save it as UTF-8, with one name per line.") from None
-    made = keys.make_keys(options.folder, users)
+    lines = decoded(options.users.read_bytes()).splitlines() if options.users else []
+    made = keys.make_keys(options.folder, options.user + [line.strip() for line in lines if line.strip()])
     warning = "Anyone who can read pool-node.pem can run any code on the pool."
     print(f"{options.folder} holds the pool's certificates. {warning}")
     for path in made:

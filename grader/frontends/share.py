@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from grader.errors import UserError
 from grader.frontends.report import headline
-from grader.result import NOT_MEASURED, PASS, Result
+from grader.result import NOT_MEASURED, PASS, Result, write_bytes
 from grader.safe_text import one_line, times
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def save(result: Result, path: Path) -> str:
         raise UserError("There is nothing to show yet. A picture needs a grade that ran, so run lab.check() first.")
     figure, buffer = _draw(result), io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None, "Description": words(result)})
-    path.write_bytes(buffer.getvalue())
+    write_bytes(path, buffer.getvalue())
     return words(result)
 
 

@@ -1,5 +1,6 @@
 """The private folder of a submission, and the exchange of files with it."""
 
+import contextlib
 import functools
 import os
 import re
@@ -67,20 +68,19 @@ class Workspace:
     def fetch(self, file: str, max_bytes: int, hint: str = "", take: bool = False) -> bytes:
         """The contents of a file that the child wrote to the exchange folder, which is removed if `take`. Raises ChildError when it
         is missing, too large (with `hint`, what to do), or no plain file (a link could point to anything)."""
-        try:
-            # in two steps: the exchange folder itself could be a link as well
-            folder = os.open(self.exchange, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+        with contextlib.ExitStack() as opened:
             try:
+                # in two steps: the exchange folder itself could be a link as well
+                folder = os.open(self.exchange, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
+                opened.callback(os.close, folder)
                 fd = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+                opened.callback(os.close, fd)
                 if take:
                     os.unlink(file, dir_fd=folder)
-            finally:
-                os.close(folder)
-        except OSError as error:
-            raise ChildError(
-                f"The submission's process left no readable {file} ({error.strerror}).", kind="wire"
-            ) from None
-        try:
+            except OSError as error:
+                raise ChildError(
+                    f"The submission's process left no readable {file} ({error.strerror}).", kind="wire"
+                ) from None
             info = os.fstat(fd)
             if not stat.S_ISREG(info.st_mode):
                 raise ChildError(f"The submission's process left a {file} of the wrong kind.", kind="wire")
@@ -92,8 +92,6 @@ class Workspace:
                 )
             with os.fdopen(fd, "rb", closefd=False) as handle:
                 return handle.read(max_bytes)
-        finally:
-            os.close(fd)
 
     def give(self, file: str, data: bytes) -> None:
         """Put a file into the child's exchange folder."""
