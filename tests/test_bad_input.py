@@ -432,6 +432,8 @@ def test_error_at_import():
         ("assert 1 > 2", "AssertionError while it was imported (submission cell 1, line 2)."),
         ("input()", "Nobody can type anything while a submission runs."),
         ("open('/etc/notes.txt', 'w')", "It can read no files of yours, and write only there."),
+        ("import torch\ntorch.save(1, '/etc/best.pt')", "It can read no files of yours, and write only there."),
+        ("import torch\ntorch.save(1, 'out/best.pt')", "It can read no files of yours, and write only there."),
         ("open('tiles.npy')", "It can read no files of yours"),
         (
             "def helper():\n    optimizer.step()\ndef train(job):\n    optimizer = 1\n    yield helper()\nhelper()",
@@ -444,6 +446,22 @@ def test_error_at_import():
         ("import torch\ntorch.ones(1) + torch.ones(1, device='meta')", "Move both to `job.device`."),
         ("import torch\ntorch.empty(1 << 50)", "needs more memory than it may have. Keep less of it at a time."),
         ("import urllib.request as u\nu.urlopen('https://example.com')", "A submission has no network."),
+        (
+            "def train(job):\n    yield next(iter([]))\nlist(train(0))",
+            "(submission cell 1, line 3). `next()` found nothing more.",
+        ),
+        ("import torch\ntorch.ones(()).backward()", "The loss hangs on no weight. Look for `.detach()`"),
+        (
+            "import torch\nx = torch.ones((), requires_grad=True).exp()\nx.backward()\nx.backward()",
+            "(submission cell 1, line 5). Call `backward()` once for each forward pass",
+        ),
+        (
+            "import torch\nx = torch.ones((), requires_grad=True).exp()\ny = x.exp()\nx += 1\ny.backward()",
+            "Write `x = x + y` in place of `x += y`",
+        ),
+        ("import pickle\npickle.dumps(lambda: 1)", "Define it at the top of a %%submission cell"),
+        ("import pickle\ndef f():\n    pickle.dumps(lambda: 1)\nf()", "Define it at the top of a %%submission cell"),
+        ("import copy, threading\ncopy.deepcopy(threading.Lock())", "leave locks, generators and open files out"),
         ("def train(): yield", "0 positional arguments but 1 was given. It is called with one argument, the job."),
         ("def main(job): yield", "Define it in a cell that begins with %%submission."),
     ],
@@ -529,6 +547,9 @@ def test_killed_loader_worker():
     source = LAB.starter.replace("job.batches)", "job.batches, num_workers=1, collate_fn=collate)")
     result = grade_cells("import os\ndef collate(samples):\n    os.kill(os.getpid(), 9)\n", source)
     assert "DataLoader worker" in failed(result) and "submission cell 2, line" in result.fatal
+    assert result.fatal.endswith(
+        "With `num_workers=0` the same code runs in the training process, and its error shows."
+    )
 
 
 def test_weights_function_that_does_not_work():

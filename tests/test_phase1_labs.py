@@ -107,6 +107,8 @@ WRONG = [
     ("c", {"cause": "launch-bound"}, "has not launched the next kernel yet"),
     ("c", {"line": "planted.py:308"}, "only 6 of the 63 waits"),
     ("c", {"line": "train.py:1"}, "makes the host wait nowhere"),
+    ("c", {"line": "361"}, "'361' is not a line. Write a file and a number in quotes, such as \"planted.py:41\""),
+    ("c", {"line": 361}, "361 is not a line."),
     ("d", {"cause": "compute-bound"}, "its kernels run for 19.3 of 51.2 ms"),
     ("d", {"cause": "input-bound"}, "for 0 of 51.2 ms the GPU is idle while the host waits"),
     ("d", {"best_ms": 12}, "more than 10% off"),
@@ -149,8 +151,13 @@ def test_answers_wrong_about_a_busy_gpu():
 
 @pytest.mark.parametrize(
     "said",
-    ["planted.py:361", "data/planted.py:361", "/course/data/planted.py:361", "planted.py: 361", "planted.py:338"],
-)
+    [
+        "planted.py:361", "data/planted.py:361", "/course/data/planted.py:361", "planted.py: 361", "planted.py:338",
+        # as profilers, tracebacks, editors and systems write a place
+        "data/planted.py(361): step", "planted.py (361)", 'File "/course/data/planted.py", line 361, in step', "planted.py, line 361",
+        "data\\planted.py:361", "C:\\course\\data\\planted.py:361", "planted.py:361:12", "planted.py:361 (step)", "planted.py#L361",
+    ],
+)  # fmt: skip
 def test_answers_guilty_lines(said):
     assert answered("1c_diagnose", c={"line": said}).check("c").status == PASS
 
@@ -198,6 +205,10 @@ HOSTILE = [
         '"data_wait", submission cell 1, line 4: write the number that 1 / 3 comes to, submission cell 1, line 4: f() is no text or number)',
     ),
     ("answers = {'a': [" + "x, " * 30 + "]}", "and 18 more)"),
+    (
+        "IDLE = 0.84\nanswers = {'a': {'idle': IDLE, 'cause': healthy}}",
+        'line 3: write what IDLE is, submission cell 1, line 3: healthy needs quotes: "healthy")',
+    ),
     ("answers = {'a': {'idle': 1 - 2 / 5}}", "not written out"),
     ("answers = {'a': {'idle': float('nan')}}", "not written out"),
     ("answers = {'a': {'idle': 9 ** 9 ** 9}}", "not written out"),
@@ -235,7 +246,8 @@ def test_answers_that_are_none(source, message):
     [
         ("1e999", "inf is not a number"),
         ("True", "True is not a number"),
-        ("'0.58'", "'0.58' is not a number"),
+        ("'0.58'", "'0.58' is not a number. Write it without quotes and unit."),
+        ("'58 %'", "'58 %' is not a number. Write 0.25 for 25%."),
         ("None", "not answered"),
         ("9" * 4000, "is not a number"),
         ("1j", "1j is not a number"),

@@ -125,6 +125,12 @@ def test_costs_in_another_order():
     answers = read_answers(solution(COSTS))
     assert mapped(op_1=answers[3], op_2=answers[1], op_3=answers[2]).score == 100
     assert mapped(op_1={"operation": "_scaled_dot_product_cudnn_attention_backward"}).score == 100
+    for line in (
+        "grader/workloads/gpt.py(44): forward",
+        'File "/course/grader/workloads/gpt.py", line 44',
+        "gpt.py, line 44",
+    ):
+        assert mapped(op_1={"line": line}).score == 100
 
 
 HALF_COSTS = (
@@ -180,7 +186,7 @@ WRONG_COSTS = [
     ({"op_2": ["aten::mm"]}, "2", 0, "It must be a dictionary with: operation, line, bound, cause"),
     ({"share": 18}, "share", 0, "Write 0.25 for 25%"),
     ({"share": 0.3}, "share", 0, "more than 0.03 off"),
-    ({"share": "0.18"}, "share", 0, "is not a number"),
+    ({"share": "0.18"}, "share", 0, "is not a number. Write it without quotes"),
 ]
 
 

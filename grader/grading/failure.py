@@ -14,17 +14,22 @@ NOT_PREPARED = (
     "`prepare` wrote no such file. Let it write into the `folder` that it is given, which is `job.folder` here."
 )
 NO_GPU = 'This machine has no GPU that the loop may use. Say `job.device`, not "cuda", and pin memory only where its type is "cuda".'
+NO_PICKLE = (
+    "What a process gets that is not forked is sent to it by name. Define it at the top of a %%submission cell, as a function or a class "
+    "with a name, and leave locks, generators and open files out."
+)
 NO_NETWORK = "A submission has no network."
 OWN_FOLDER = (
     "A submission runs in a folder of its own, empty at first. It can read no files of yours, and write only there."
 )
-MEANINGS = (  # an error's kind, a pattern in its message, and what both mean here
+MEANINGS = (  # an error's kind or kinds, a pattern in its message, and what both mean here
     ("contract", "defines no function", "Define it in a cell that begins with %%submission."),
     ("EOFError", "EOF when reading a line", "Nobody can type anything while a submission runs. Leave `input()` out."),
     ("SystemExit", "", "Leave out what ends the program. The loop must go on for as long as it is asked."),
     ("FileNotFoundError", "directory: '/.*/prepared/", NOT_PREPARED),
     ("FileNotFoundError", "directory: '[^/]", OWN_FOLDER),
     ("PermissionError", "Errno 13", OWN_FOLDER),
+    ("RuntimeError", "strerror: Permission denied|Parent directory .* does not exist", OWN_FOLDER),  # torch.save's
     ("RuntimeError", "can't allocate memory", LESS),
     ("MemoryError", "", LESS),
     ("RuntimeError", "no NVIDIA driver", NO_GPU),
@@ -33,12 +38,37 @@ MEANINGS = (  # an error's kind, a pattern in its message, and what both mean he
     ("RuntimeError", "expected device|on the same device", "Move both to `job.device`."),
     (
         "RuntimeError",
+        "generator raised StopIteration",
+        "`next()` found nothing more. `job.batches` never ends. Begin anew with what does.",
+    ),
+    (
+        "RuntimeError",
+        "does not require grad",
+        "The loss hangs on no weight. Look for `.detach()`, `.item()` or `torch.no_grad()` before `backward()`.",
+    ),
+    (
+        "RuntimeError",
+        "through the graph a second time",
+        "Call `backward()` once for each forward pass, and carry nothing from one step to the next that is not detached.",
+    ),
+    (
+        "RuntimeError",
+        "modified by an inplace operation",
+        "Something that `backward()` needs was written over. Write `x = x + y` in place of `x += y`, or change it after `backward()`.",
+    ),
+    (
+        "RuntimeError",
+        "DataLoader worker .pid",
+        "The worker crashed or was killed. With `num_workers=0` the same code runs in the training process, and its error shows.",
+    ),
+    ("AttributeError|PicklingError", "pickle|get local object", NO_PICKLE),
+    ("TypeError", "cannot pickle", NO_PICKLE),
+    (
+        "RuntimeError",
         "active drivers",
         "Without a GPU, Triton cannot try configurations out. Give `autotune` one of them, or leave it out.",
     ),
-    ("URLError", "name resolution", NO_NETWORK),
-    ("gaierror", "name resolution", NO_NETWORK),
-    ("ConnectionError", "name resolution", NO_NETWORK),
+    ("URLError|gaierror|ConnectionError", "name resolution", NO_NETWORK),
 )
 UNFIT = "Waiting doesn't help. `grader doctor` says what this machine can grade."
 
@@ -85,7 +115,10 @@ def _what_to_do(error: ChildError, submission: Submission) -> str:
         )
     if error.kind == "TypeError" and error.asked == "start" and error.line is None:  # before the first of its lines
         return "It is called with one argument, the job."
-    return next((means for kind, sign, means in MEANINGS if kind == error.kind and re.search(sign, error.message)), "")
+    return next(
+        (means for kind, sign, means in MEANINGS if error.kind in kind.split("|") and re.search(sign, error.message)),
+        "",
+    )
 
 
 def _missing_name(name: str, submission: Submission) -> str:

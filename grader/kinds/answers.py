@@ -13,11 +13,14 @@ from grader.kinds.shared import (
     UNGRADED,
     Recording,
     as_number,
+    as_place,
     no_cause,
+    no_number,
     not_answered,
     read_answers,
     recording,
     shown,
+    within,
 )
 from grader.labs.lab import CAUSES, AnyLab, Hints
 from grader.result import CheckResult, Progress, scored, unscored
@@ -229,7 +232,7 @@ def against(said: str, about: Recording) -> str:
 def _judge_number(part: Number, said: Any, about: Recording) -> tuple[float, str]:
     number, right = as_number(said), value(about, part.value)
     if number is None:
-        return 0, f"{shown(said)} is not a number."
+        return 0, no_number(said)
     allowed = part.within if part.share else part.within * abs(right)
     if abs(number - right) <= allowed:
         return 1, "right."
@@ -250,25 +253,21 @@ def _judge_number(part: Number, said: Any, about: Recording) -> tuple[float, str
 
 def _judge_place(part: Place, said: Any, about: Recording) -> tuple[float, str]:
     metrics = about.analysis.metrics
+    if part.lines and not (isinstance(said, str) and ":" in as_place(said)):
+        return 0, f'{shown(said)} is not a line. Write a file and a number in quotes, such as "planted.py:41".'
     if not isinstance(said, str):
         return 0, f"{shown(said)} is not a text."
     if part.lines:
         lines, waits = metrics.sync_lines or {}, metrics.syncs or 0.0
-        made = sum(count for line, count in lines.items() if _same_line(said, line))
+        made = sum(count for line, count in lines.items() if within(as_place(said), line))
         if made >= GUILTY * waits:
             return 1, f"right: {made:g} of the {waits:g} waits of a step."
         if made:
             return 0, f"{shown(said)} causes only {made:g} of the {waits:g} waits of a step."
-        return 0, f"{shown(said)} makes the host wait nowhere in the trace. Write a line like planted.py:41."
+        return 0, f"{shown(said)} makes the host wait nowhere in the trace."
     spent = {phase: times["host_ns"] / 1e6 for phase, times in (metrics.phases or {}).items()}
     if said not in spent:
         return 0, f"{shown(said)} is not a phase of this trace. Its phases are {', '.join(spent)}."
     if said == max(spent, key=spent.__getitem__):
         return 1, "right."
     return 0, f"the host spends {plain_number(spent[said])} of {plain_number(sum(spent.values()))} ms in {said}."
-
-
-def _same_line(said: str, line: str) -> bool:
-    """Whether "planted.py:41" is meant by what was said; folders may be left out."""
-    said = said.strip().replace(" ", "")
-    return line == said or line.endswith(f"/{said}") or said.endswith(f"/{line}")

@@ -21,11 +21,14 @@ from grader.kinds.shared import (
     UNGRADED,
     WrongAnswers,
     as_number,
+    as_place,
+    no_number,
     not_answered,
     read_answers,
     recording,
     shown,
     watch,
+    within,
 )
 from grader.labs.lab import AnyLab, Hints, OtherForm
 from grader.result import FAIL, NOT_MEASURED, CheckResult, Progress, scored, silent, unscored
@@ -189,11 +192,11 @@ class Function:
 
     def holds(self, said: str) -> bool:
         """Whether "gpt.py:44" lies in it; folders may be left out."""
-        match = re.fullmatch(LINE, said.strip())
+        match = re.fullmatch(LINE, as_place(said))
         if not match:
             return False
         file = match[1] or self.file
-        return f"/{self.file}".endswith(f"/{file}") and self.first <= int(match[2]) <= self.last
+        return within(file, self.file) and self.first <= int(match[2]) <= self.last
 
     def text(self) -> list[tuple[int, str]]:
         """Its lines with their numbers."""
@@ -346,7 +349,7 @@ def _right(o: Operation, answer: dict[Any, Any], key: str) -> bool:
 def _is_line(o: Operation, said: str) -> bool:
     """The line itself, as it was recorded, or any of its function, as they are now."""
     place = function_of(o)
-    return f"/{o.line}".endswith(f"/{said.strip()}") or bool(place and place.holds(said))
+    return within(as_place(said), o.line) or bool(place and place.holds(said))
 
 
 def _judge(check: Costly, answer: Any, meant: Operation | None, seen: LoopTrace) -> CheckResult:
@@ -395,13 +398,13 @@ def _against(o: Operation, key: str, said: Any, seen: LoopTrace) -> str:
 
 def _against_line(said: Any, seen: LoopTrace) -> str:
     places = functions(seen.operations)
-    match = re.fullmatch(LINE, said.strip()) if isinstance(said, str) else None
+    match = re.fullmatch(LINE, as_place(said)) if isinstance(said, str) else None
     if not match:
         number = re.search(r"\d{1,6}", shown(said))
         example = f"{Path(places[0].file).name}:{number[0] if number else places[0].first}"
         return f'{shown(said)} is not a line. Write a file and a number in quotes, such as "{example}".'
     files = list(dict.fromkeys(place.file for place in places))
-    if match[1] and not any(f"/{file}".endswith(f"/{match[1]}") for file in files):
+    if match[1] and not any(within(match[1], file) for file in files):
         names = ", ".join(Path(file).name for file in files)
         return f"{match[1]} asks for none of this work. lab.code() shows lines of {names}."
     if any(_is_line(o, said) for o in seen.operations):
@@ -414,7 +417,7 @@ def _judge_share(answered: Any, check: Together, right: float) -> CheckResult:
     if answered in (..., None):
         return unscored(check, FAIL, "Not answered yet.")
     if number is None:
-        return unscored(check, FAIL, f"{shown(answered)} is not a number.")
+        return unscored(check, FAIL, no_number(answered))
     if abs(number - right) <= check.within:
         return scored(check, check.points, f"It is {right:.2f}.", {"answered": number})
     reason = f"{number:g} is more than {check.within:g} off."

@@ -5,7 +5,7 @@ import json
 import math
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from grader.labs.lab import AnyForm, Check
 from grader.measure.blocks import lost_since
 from grader.paths import DATA
 from grader.result import FAIL, CheckResult, Progress, silent, unscored
-from grader.submission import Submission
+from grader.submission import Submission, defined
 
 HEALTHY = "healthy"  # the answer where no cause stands out: the GPU is busy with what it has to do
 UNGRADED = "your answers could not be graded"
@@ -26,6 +26,8 @@ NEXT_BEST = 0.5  # of a cause's points, for "compute-bound" or "memory-bound" of
 TRACES = DATA / "traces"
 MOST_PARTS = 5_000  # of answers: a dictionary of keys with one hash takes as long as the square of their number
 MOST_PLACES = 12  # that a message lists: as many answers as a lab has, and not a whole program
+# gpt.py:44, gpt.py(44): forward, File "gpt.py", line 44
+PLACE = re.compile(r"([^\s\"']+\.py)[\"']?[\s,:(#]*(?:lines?|L)?\s*(\d+)", re.IGNORECASE)
 CHANGING = ("update", "setdefault", "pop", "popitem", "clear")  # methods of a dictionary
 # What others call causes (see the start notebook's table)
 SECOND_NAMES = {"data-bound": ("input-bound", "transfer-bound"), "overhead-bound": ("launch-bound",)}
@@ -53,13 +55,14 @@ def read_answers(submission: Submission, words: Iterable[str] = ()) -> dict[Any,
     taken that differ from one in capitals, spaces and hyphens. Raises WrongAnswers."""
     form = 'Write them out: answers = {"a": {...}, ...}, with texts in quotes and plain numbers.'
     written = _written(submission, form)
+    names = defined(submission.source)
     parts = [part for keys, value in written for part in (*keys, value)]
     if not written or written[0][0]:
         raise WrongAnswers(f"The submission has no `answers`. {form}")
     if sum(1 for value in parts for _ in ast.walk(value)) > MOST_PARTS:
         raise WrongAnswers(f"`answers` holds more than {MOST_PARTS:,} names and numbers. {form}")
     if wrong := [each for value in parts for each in _not_written_out(value)]:
-        said = [f"{submission.where(part.lineno)}: {_instead(part)}" for part in wrong[:MOST_PLACES]]
+        said = [f"{submission.where(part.lineno)}: {_instead(part, names)}" for part in wrong[:MOST_PLACES]]
         if len(wrong) > MOST_PLACES:
             said.append(f"and {len(wrong) - MOST_PLACES} more")
         raise WrongAnswers(
@@ -182,12 +185,14 @@ def _is_dict(call: ast.Call) -> bool:
     return named and not call.args and all(one.arg for one in call.keywords)
 
 
-def _instead(part: ast.expr) -> str:
-    """What stands there, and what to write."""
+def _instead(part: ast.expr, names: Collection[str]) -> str:
+    """What stands there, and what to write. names: those that the submission defines."""
     try:
         text = ast.unparse(part)
     except (ValueError, RecursionError):
         text = f"(a long {type(part).__name__})"
+    if isinstance(part, ast.Name) and part.id in names:
+        return f"write what {part.id} is"
     if _is_bare(part):
         text = text.replace(" ", "")
         return f'{text} needs quotes: "{text}"'
@@ -226,6 +231,30 @@ def as_number(said: Any) -> float | None:
     except OverflowError:
         return None
     return number if math.isfinite(number) else None
+
+
+def no_number(said: Any) -> str:
+    """What to say of an answer that is none."""
+    text = said if isinstance(said, str) else ""
+    how = (
+        " Write 0.25 for 25%."
+        if "%" in text
+        else " Write it without quotes and unit."
+        if re.search(r"\d", text)
+        else ""
+    )
+    return f"{shown(said)} is not a number.{how}"
+
+
+def as_place(said: str) -> str:
+    """A source line as "gpt.py:44", from the forms in which profilers, tracebacks and editors write one; any other text as it is."""
+    match = PLACE.search(said[:400].replace("\\", "/"))  # no longer: the search takes the square of the length
+    return f"{match[1]}:{match[2]}" if match else said.strip()
+
+
+def within(said: str, path: str) -> bool:
+    """Whether a path, or a line of one, is what was said; folders may be left out, or stand before it."""
+    return bool(path) and (f"/{path}".endswith(f"/{said}") or said.endswith(f"/{path}"))
 
 
 def no_cause(said: Any, causes: Sequence[str]) -> str:

@@ -30,7 +30,9 @@ def describe(error: BaseException, job_file: str) -> dict[str, Any]:
     """job_file: of a job of one's own, the file whose line is told as well."""
     if type(error).__name__ == "InterpreterError" and error.__cause__:  # Triton's, around what a kernel raised
         error = error.__cause__
-    passed = traceback.extract_tb(error.__traceback__)
+    # what Python makes of a StopIteration in a generator has no line of it
+    raised = error.__cause__ if isinstance(error.__cause__, StopIteration) else error
+    passed = traceback.extract_tb(raised.__traceback__)
     frames = _learners(passed)
     if isinstance(error, ContractError):
         line = frames[-1].lineno if error.line is None and frames else error.line
