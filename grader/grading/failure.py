@@ -25,6 +25,7 @@ OWN_FOLDER = (
 MEANINGS = (  # an error's kind or kinds, a pattern in its message, and what both mean here
     ("contract", "defines no function", "Define it in a cell that begins with %%submission."),
     ("EOFError", "EOF when reading a line", "Nobody can type anything while a submission runs. Leave `input()` out."),
+    ("BdbQuit", "", "Nobody can type anything while a submission runs. Leave the debugger out."),
     ("SystemExit", "", "Leave out what ends the program. The loop must go on for as long as it is asked."),
     ("FileNotFoundError", "directory: '/.*/prepared/", NOT_PREPARED),
     ("FileNotFoundError", "directory: '[^/]", OWN_FOLDER),

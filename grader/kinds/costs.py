@@ -349,7 +349,7 @@ def _right(o: Operation, answer: dict[Any, Any], key: str) -> bool:
 def _is_line(o: Operation, said: str) -> bool:
     """The line itself, as it was recorded, or any of its function, as they are now."""
     place = function_of(o)
-    return within(as_place(said), o.line) or bool(place and place.holds(said))
+    return within(as_place(said), o.line or "") or bool(place and place.holds(said))
 
 
 def _judge(check: Costly, answer: Any, meant: Operation | None, seen: LoopTrace) -> CheckResult:

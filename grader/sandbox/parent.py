@@ -229,6 +229,8 @@ class Child:
                 error.message += f" But other programs kept it from a processor for {held_up:.0%} of that time."
             if error.kind in ("timeout", "crowded") and not self.setting.trusted:
                 error.line = whereabouts.line(self.workspace, self.processes, self.setting.ranks)
+            if error.kind == "died" and not self.setting.trusted:
+                error.line = whereabouts.told(self.workspace, self.setting.ranks)
             error.trusted, error.asked = self.setting.trusted, method
             if self.drive and self.drive.disturbed():  # what the loop says of it is not its fault
                 self.freezer.check_drive(False)

@@ -1,4 +1,4 @@
-"""The line at which a loop stands that does not answer: asked for by a signal, told by the loop's process, and believed for a message only."""
+"""The line at which a loop stands that does not answer, or at which it crashed: told by the loop's process, and believed for a message only."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _LINE = re.compile(rb'File "[^"\n]*/submission\.py", line (\d{1,9}) in ')  # the
 
 
 def tell(home: Path, rank: int) -> None:
-    """In the child: write the main thread's stack into the exchange folder whenever it is asked."""
+    """In the child: write the main thread's stack into the exchange folder whenever it is asked, and the crashing thread's in a crash."""
     file = os.open(home / "exchange" / _file(rank), os.O_WRONLY | os.O_CREAT)  # open for as long as the process lives
     faulthandler.register(SIGNAL, file, all_threads=False)  # C code, so a thread that waits in C tells as well
+    faulthandler.enable(file, all_threads=False)
 
 
 def line(workspace: Workspace, processes: Processes, ranks: int) -> int | None:
@@ -37,11 +38,18 @@ def line(workspace: Workspace, processes: Processes, ranks: int) -> int | None:
                 process.send_signal(SIGNAL)
     until = time.monotonic() + PATIENCE_S
     while time.monotonic() < until:
-        for rank in range(ranks):
-            with contextlib.suppress(ChildError):
-                if found := _LINE.search(workspace.fetch(_file(rank), MAX_BYTES)):
-                    return int(found[1])
+        if found := told(workspace, ranks):
+            return found
         time.sleep(0.05)
+    return None
+
+
+def told(workspace: Workspace, ranks: int) -> int | None:
+    """In the parent: the line of the submission that a child has told; None where none has."""
+    for rank in range(ranks):
+        with contextlib.suppress(ChildError):
+            if found := _LINE.search(workspace.fetch(_file(rank), MAX_BYTES)):
+                return int(found[1])
     return None
 
 
