@@ -324,3 +324,28 @@ def test_without_step_marks_the_steps_are_found_by_the_loader():
     assert a.metrics.steps == 3 and a.metrics.kernels == 40 == a.operations[0].count
     assert a.diagnosis.cause == "input-bound" and a.diagnosis.confidence <= 0.85
     assert a.breakdown["idle_data"] > 8_000 * US
+
+
+def beside_copies(launches):
+    """A host that hands over a copy of 3 ms from pinned memory and launches meanwhile, 10 us a kernel, what the GPU then does in 4."""
+    r, host = Recording(), 0
+    for number in range(5):
+        begin, gpu = host, host + 3005 * US
+        r.work("gpu_memcpy", PINNED, host + US, host + 5 * US, 3000 * US, bytes=1 << 26)
+        for _ in range(launches):
+            host += 10 * US
+            r.event("cpu_op", "aten::mm", host - 10 * US, 10 * US)
+            r.work("kernel", GEMM, host - 5 * US, max(gpu, host - 2 * US), 4 * US)
+            gpu = max(gpu, host - 2 * US) + 4 * US
+        r.event("cuda_runtime", "cudaStreamSynchronize", host, max(gpu - host, 0) + 2 * US)
+        host = max(gpu, host) + 5 * US
+        r.step(number, begin, host)
+    return trace.analyse(r.read()).diagnosis
+
+
+@pytest.mark.parametrize(("launches", "sure"), [(40, True), (200, True), (280, False), (320, False)])
+def test_copies_beside_which_the_host_works_make_no_sure_verdict(launches, sure):
+    d = beside_copies(launches)
+    assert d.cause == "transfer-bound" and (d.confidence > 0.6) == sure
+    assert ("the host works beside most of that" in d.text) != sure
+    assert d.what_if["transfer"] == pytest.approx(0.01 * launches, rel=0.05)

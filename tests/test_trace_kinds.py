@@ -385,6 +385,26 @@ def test_kernels_without_durations_are_no_idle_gpu(change):
     assert a.diagnosis.cause is None and "40 of 40 kernels have no duration" in a.metrics.reasons
 
 
+@pytest.mark.parametrize("every", [3, 7])
+def test_nor_are_some_without_one(every):
+    job = of_gpu(lambda e: e["args"]["correlation"] % every or e.update(dur=0), Job().steps())
+    a = seen(job)
+    assert a.diagnosis.cause is None and f"{40 // every} of 40 kernels have no duration" in a.metrics.reasons
+
+
+def test_but_short_ones_whose_time_was_rounded_to_nothing_are():
+    """Times of old releases are whole microseconds."""
+    job = Job()
+    for number in range(4):
+        start = job.now
+        for _ in range(10):
+            job.op(length=100).op(length=0)
+            job.gpu += 1
+        job.wait().mark(f"ProfilerStep#{number}", start)
+    a = seen(job)
+    assert a.diagnosis.cause == "compute-bound" and a.metrics.complete
+
+
 @pytest.mark.parametrize("ids", [range(15, 26), range(11, 41, 3)])
 def test_ids_that_only_some_have(ids):
     job = Job().steps()

@@ -33,6 +33,7 @@ LAUNCH_OF_KNOWN_LENGTH = re.compile(r"(cuda|hip|hipModule)LaunchKernel")
 LONGEST_LAUNCH_NS = 1_000_000
 # The shortest kernels take 1 to 2 us on any GPU, and a usual operator some more.
 SHORTEST_LAUNCH_NS, SHORTEST_OP_NS, SHORTEST_KERNEL_NS = 100, 500, 1_500
+MUCH_HIDDEN = 0.05  # of the GPU's time, in work without a duration; in whole microseconds up to 7% of the kernels have none, but short
 NO_GPU = "it has no GPU events"
 UNSEEN = ", though work was launched: the profiler was not allowed to see the GPU, or another one did"
 
@@ -106,7 +107,8 @@ def _no_times(trace: Trace, gpu: np.ndarray, launches: np.ndarray) -> list[str]:
     """What shows that durations are none, or not in microseconds as a trace's are."""
     kernels = gpu[trace.category[gpu] == KERNEL]
     none = int((trace.duration[kernels] == 0).sum())
-    reasons = [f"{none} of {len(kernels)} kernels have no duration"] if 2 * none > len(kernels) else []
+    unknown = _hidden(trace, gpu) > MUCH_HIDDEN * int(trace.end[gpu].max() - trace.start[gpu].min())
+    reasons = [f"{none} of {len(kernels)} kernels have no duration"] if unknown or 2 * none > len(kernels) else []
     calls = launches[trace.named(LAUNCH_OF_KNOWN_LENGTH, launches)]
     quick = float(np.percentile(trace.duration[calls], 10)) if len(calls) >= FEW else 0.0
     if quick > LONGEST_LAUNCH_NS:
@@ -119,6 +121,17 @@ def _no_times(trace: Trace, gpu: np.ndarray, launches: np.ndarray) -> list[str]:
             said = f"launching a kernel takes {usual:.0f} ns in it, so its times are not in microseconds"
             reasons.insert(0, f"{said} but perhaps in milliseconds or seconds")
     return reasons
+
+
+def _hidden(trace: Trace, gpu: np.ndarray) -> int:
+    """How long work without a duration may have run, ns: until the next of its stream, where that was queued already."""
+    stream = alike(trace.device[gpu], trace.stream[gpu])
+    order = np.argsort(stream, kind="stable")  # and by time, as events are
+    work, after, of = gpu[order][:-1], gpu[order][1:], stream[order]
+    launch = trace.launch_of(after)
+    none = (trace.duration[work] == 0) & (of[1:] == of[:-1])
+    queued = none & (launch >= 0) & (trace.end[launch] <= trace.start[work])
+    return int((trace.start[after] - trace.start[work])[queued].sum())
 
 
 def _not_one_row(trace: Trace, steps: np.ndarray) -> list[str]:

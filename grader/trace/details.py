@@ -64,6 +64,11 @@ def covered_by_host(b: Breakdown, cost: float) -> bool:
     return (b.step_ns or 0.0) - _most_of_host(b) < MUCH * cost
 
 
+def hidden(saves: float | None, cost: float) -> bool:
+    """Whether without the GPU's work of a cause alone a step is hardly any shorter. saves, cost: ns per step, see `replay`."""
+    return saves is not None and saves < MUCH * cost
+
+
 def _most_of_host(b: Breakdown) -> float:
     return (b.most_host_ns or 0.0) + b.data_ns
 
@@ -76,13 +81,16 @@ def launches_as_long(b: Breakdown, cost: float) -> bool:
     return _most_of_host(b) >= NEVER_WAITS * step and min(launching, step - busy) >= AS_LONG * cost
 
 
-def beside(b: Breakdown, cause: str, cost: float) -> str:
-    """A sentence on what may hold the step as well, once this cause is gone; "" without. cost: of the cause, ns per step."""
+def beside(b: Breakdown, cause: str, cost: float, saves: float | None) -> str:
+    """A sentence on what may hold the step as well, once this cause is gone; "" without. cost: of the cause, ns per step; saves: see
+    `replay`."""
     if cause in ("queue", "communication") and covered_by_host(b, cost):
         return (
             f" But the host itself takes up to {ms(_most_of_host(b))} per step under the profiler. Without that wait it may be the "
             "host that holds the step, which is then hardly any shorter."
         )
+    if hidden(saves, cost):
+        return " But the host works beside most of that, so without it alone the GPU would wait for the host instead."
     if cause in ("input", "host") and launches_as_long(b, cost):
         return " The host's launches take as long. It does one after the other, so look at both."
     return ""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grader.trace import catalogue, details
-from grader.trace.breakdown import Breakdown, breakdown
+from grader.trace.breakdown import Breakdown, breakdown, classified
 from grader.trace.catalogue import PARTS, STEP_PARTS, Metrics
 from grader.trace.causes import CAUSES, ON_CPU, STALLS, WORK, ms
 from grader.trace.columns import Trace
@@ -15,6 +15,7 @@ from grader.trace.complete import NO_GPU
 from grader.trace.events import CPU_OP
 from grader.trace.loss import launches_of
 from grader.trace.operations import Operation
+from grader.trace.replay import saved
 from grader.trace.steps import Steps
 from grader.trace.words import plain, plain_number
 
@@ -83,6 +84,9 @@ class _Case:
     between: float  # ns per step in pauses between queued kernels, where that is much
     told: details.Told = field(default_factory=lambda: details.Told([]))
     rare: details.Rare | None = None
+    saves: float | None = (
+        None  # ns per step without the GPU's work of the cause alone, where the host may work beside it
+    )
 
     @property
     def with_waits(self) -> bool:
@@ -99,6 +103,9 @@ class _Case:
         cause = self.cause
         if self.steps is None:
             return
+        if cause in ("transfer", "communication"):
+            gpu, kind = classified(self.trace, self.steps)
+            self.saves = saved(self.trace, self.steps, gpu[kind == PARTS.index(CAUSES[cause].parts[0])])
         if cause in ("host", "input"):
             about = details.of_host if cause == "host" else details.of_input
             self.told = about(self.trace, self.steps, self.b)
@@ -190,6 +197,8 @@ def what_ifs(case: _Case) -> dict[str, float]:
     found = {name: step - sum(parts[part] for part in cause.parts) for name, cause in STALLS.items()}
     found["host"] = min(found["host"], step - b.alone)
     found["launch"] -= case.between
+    if case.saves is not None and (m.step_ns is None or details.hidden(case.saves, step - found[case.cause])):
+        found[case.cause] = max(found[case.cause], step - case.saves)
     memory = parts["memory"]
     shares = m.tensor_core_share or {"no": 0.0, "unknown": 0.0}
     known = shares["no"] / (shares["no"] + shares["unknown"] or 1.0)  # nobody knows of the others what they could do
@@ -245,6 +254,8 @@ def _strange(case: _Case) -> float:
 
 def _with_another(cost: float, case: _Case) -> bool:
     """Whether another cause costs the same time, so that removing one of them alone may win little. cost: ns per step."""
+    if details.hidden(case.saves, cost):
+        return True
     if case.cause in ("queue", "communication"):
         return details.covered_by_host(case.b, cost)
     if case.cause in ("input", "host"):
@@ -378,7 +389,7 @@ def _text(runner_up: str, shares: dict[str, float], case: _Case, what_if: float)
             text += "".join(
                 f" {sentence}" for sentence in details.of_host(case.trace, case.steps, case.b).sentences[:1]
             )
-    text += details.beside(case.b, cause, shares[cause] * case.step)
+    text += details.beside(case.b, cause, shares[cause] * case.step, case.saves)
     if what_if < 0.97 * step:
         slow = cause == "compute" and (m.tensor_core_share or {"no": 0.0})["no"]
         fix = "With these on tensor cores" if slow else CAUSES[cause].fix
