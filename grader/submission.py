@@ -182,15 +182,17 @@ def from_cells(cells: Iterable[str], name: str = "The notebook") -> Submission:
 
 def _without_future(body: str, switches: dict[str, None]) -> str:
     """A cell with `pass` for its `from __future__ import ...`, whose names go to `switches`; its lines keep their numbers."""
-    lines = body.split("\n")
+    written = body.split("\n")
+    lines = list(written)
     for node in ast.parse(body).body:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             continue  # the cell's docstring
-        if not isinstance(node, ast.ImportFrom) or node.module != "__future__" or node.end_lineno != node.lineno:
+        if not isinstance(node, ast.ImportFrom) or node.module != "__future__":
             break  # behind anything else they are an error, in a cell as in a module
         switches |= dict.fromkeys(alias.name for alias in node.names)
-        rest = lines[node.lineno - 1].encode()[node.end_col_offset :].decode()  # an offset counts bytes
-        lines[node.lineno - 1] = f"pass{rest}"
+        last = node.end_lineno or node.lineno
+        rest = written[last - 1].encode()[node.end_col_offset :].decode()  # an offset counts bytes
+        lines[node.lineno - 1 : last] = ["" for _ in range(node.lineno, last)] + [f"pass{rest}"]
     return "\n".join(lines)
 
 

@@ -197,6 +197,22 @@ def test_a_future_import_behind_letters_of_more_than_a_byte():
     assert found.source.split("\n")[2] == "pass; y: Later = 2"
 
 
+@pytest.mark.parametrize(
+    ("imports", "left"),
+    [
+        ("from __future__ import (\n    annotations,\n    division,\n); x = 1", ["", "", "", "pass; x = 1"]),
+        ("from __future__ import annotations, \\\n    division", ["", "pass"]),
+        ("from __future__ import annotations; from __future__ import division; x = 1", ["pass; x = 1"]),
+    ],
+)
+def test_future_imports_in_other_forms(imports, left):
+    found = from_cells([f"{MAGIC}\nx = 0", f"{MAGIC}\n{imports}"])
+    compile(found.source, "module", "exec")
+    assert found.source.split("\n") == [
+        "from __future__ import annotations, division", "# submission cell 1", "x = 0", "", "# submission cell 2", *left, "", "",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("end", ["\r", "\r\n", "\n"])
 def test_whatever_ends_a_line(end):
     """Python takes all three; the parts of a module have to as well, at home as in class."""
