@@ -7,7 +7,7 @@ import pytest
 import torch
 import variants
 from benchmarks import measured
-from helpers import running, said
+from helpers import eventually, running, said
 
 from grader import calibrate, labs, machine
 from grader.checks import answers as answers_check
@@ -108,6 +108,57 @@ def serve(job):
     while True:
         scores, logits = torch.zeros(6, 128), torch.zeros(4, 100)
         yield {answers}
+"""
+    with running(source, form=SMALL) as child:
+        child.load()
+        child.start(1)
+        with pytest.raises(ChildError) as raised:
+            child.run(1)
+    assert words in raised.value.message
+
+
+def test_no_process_holds_requests_that_are_to_come():
+    """Whatever leads a loop to the harness: what is not there yet cannot be answered with others at once."""
+    source = """
+import gc
+import torch
+
+
+def serve(job):
+    harness = next(each for each in gc.get_objects() if type(each).__name__ == "Harness")
+    for n, request in enumerate(job.requests, 1):
+        print("held:", len(harness.keys) - n)
+        yield torch.zeros(6, 128), torch.zeros(4, 100)
+"""
+    with running(source, form=SMALL) as child:
+        child.load()
+        child.start(1)
+        child.run(3)
+        child.run(2)
+        assert eventually(lambda: child.output().count("held:") == 5)
+    assert child.output().count("held: 0\n") == 5, child.output()
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ("other", "changed answers that it had given"),
+        ("more", "sent more answers than there were requests"),
+    ],
+)
+def test_what_was_told_of_an_answer_stays(told, words):
+    """Else a loop could tell anything, get all requests of its turn for that, and answer them at once."""
+    source = f"""
+import gc
+import torch
+
+
+def serve(job):
+    harness = next(each for each in gc.get_objects() if type(each).__name__ == "Harness")
+    tell = harness.tell
+    for request in job.requests:
+        harness.tell = lambda value: (tell(value), tell(value))[1] if "{told}" == "more" else tell(value + 1)
+        yield torch.zeros(6, 128), torch.zeros(4, 100)
 """
     with running(source, form=SMALL) as child:
         child.load()

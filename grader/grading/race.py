@@ -14,7 +14,7 @@ from grader.grading.gate import Disturbed, before_block
 from grader.grading.half import in_fp16, lacks_on, least_target
 from grader.labs.lab import Form, Lab
 from grader.measure import calibration, decision
-from grader.measure.blocks import Arm, Plan, Turn, overstated, pair, still_certain
+from grader.measure.blocks import Arm, Plan, Turn, overstated, pair
 from grader.measure.decision import Decision, Pair
 from grader.result import Progress
 from grader.sandbox.setting import of_rank
@@ -25,6 +25,9 @@ PATIENCE_S = 10.0  # for a neighbour on the GPU to finish
 MAX_INTERRUPTIONS = 3  # pairs that are repeated because someone else was on the GPU
 BOUND_BY_THE_DEVICE = ("launch-bound", "memory-bound", "compute-bound")  # causes
 UNCERTAIN_POINTS = 0.02  # the share of the points that may hang on steps made ahead
+STARTED_SLOWLY = (
+    1.05  # what a slow start looks like, by `blocks.overstated`: running on tells, and needs no second start
+)
 
 Decide = Callable[[Sequence[Pair]], Decision | None]  # what the pairs that were timed so far say
 
@@ -209,19 +212,22 @@ def exhaust_stockpile(
         return known
     pace = _discount_left_out(known, turns, submission, policy)
 
+    def factor() -> float:
+        return overstated(submission, starter, policy.counts_gpu_work)
+
     def certain() -> float:
-        return still_certain(decided.certain, overstated(submission, starter, policy.counts_gpu_work))
+        return decided.certain / factor()
 
     def lost() -> float:
         return decision.fraction(decided.certain, target) - decision.fraction(max(certain(), 1e-9), target)
 
     until = submission.seconds + plan.use_up_s
-    if lost() > UNCERTAIN_POINTS and submission.compiled and policy.compile_s is None:
+    if lost() > UNCERTAIN_POINTS and factor() > STARTED_SLOWLY and submission.compiled and policy.compile_s is None:
         raise Compiled(submission.compile_s)
     while lost() > UNCERTAIN_POINTS and submission.seconds < until:
         progress(0.7, "the loop runs on: steps made ahead must be used up")
         submission.run_on(*pace)
-    known = replace(known, overstated=overstated(submission, starter, policy.counts_gpu_work))
+    known = replace(known, overstated=factor())
     if lost() <= UNCERTAIN_POINTS:
         return known
     return replace(known, worked_ahead=True, decided=replace(decided, certain=certain()))

@@ -26,7 +26,7 @@ from grader.sandbox.freeze import Freezer
 from grader.sandbox.memory import Disk, Memory
 from grader.sandbox.processes import Processes
 from grader.sandbox.setting import Setting
-from grader.sandbox.wire import MAX_LOSS, Ending, Output, Wire, losses_in
+from grader.sandbox.wire import MAX_LOSS, Ending, Output, Told, Wire, losses_in
 from grader.sandbox.workspace import Workspace
 
 # Of this and a grade's seed a request is drawn, so the arms of one process's grade have the same requests. No child knows it:
@@ -161,9 +161,8 @@ class Child:
         self._open_drive()
         self._seed = seed
         keys = self._keys(0, 1)  # the first one may be looked at before it is asked for
-        self._ask(
-            self.setting.limits.load, "start", seed=seed, keep_initial=keep_initial, mark=mark, nudge=nudge, **keys
-        )
+        limit_s = self.setting.limits.load
+        self._ask(limit_s, "start", None, seed=seed, keep_initial=keep_initial, mark=mark, nudge=nudge, **keys)
 
     def _keys(self, first: int, end: int) -> dict[str, list[int]]:
         """What these requests are drawn from, for a child that serves."""
@@ -174,7 +173,24 @@ class Child:
         return {"keys": [int.from_bytes(digest[:8]) for digest in drawn]}
 
     def _next_keys(self, steps: int) -> dict[str, list[int]]:
-        return self._keys(self.steps + 1, self.steps + 1 + steps)
+        return {} if self._one_by_one else self._keys(self.steps + 1, self.steps + 1 + steps)
+
+    @property
+    def _one_by_one(self) -> bool:
+        """Whether it gets each request for its answer to the one before. A GPU still works on that while the next request is taken."""
+        return self.setting.serves and self.setting.device == "cpu"
+
+    def _telling(self, steps: int, answers: list[Any]) -> Told | None:
+        """What takes down its answers in `steps` steps, and gives it what the next request is drawn from."""
+        # who finds more of them than one could answer them at once
+
+        def told(answer: Any) -> dict[str, list[int]]:
+            if len(answers) == steps:
+                raise ChildError("The grading process sent more answers than there were requests.", kind="wire")
+            answers.append(answer)
+            return self._keys(self.steps + len(answers), self.steps + len(answers) + 1)
+
+        return told if self._one_by_one else None
 
     def _open_drive(self) -> None:
         if self.drive:
@@ -186,12 +202,15 @@ class Child:
         limit = self.setting.limits.first_step if first or not self.steps else self.setting.limits.step
         if expected_s is not None:
             limit = max(limit, 20 * expected_s)
-        keys = self._next_keys(steps)
+        keys, answers = self._next_keys(steps), list[Any]()
         began = time.perf_counter()
-        reply = self._ask(limit, "run", steps=steps, **keys)
+        reply = self._ask(limit, "run", self._telling(steps, answers), steps=steps, **keys)
         seconds = time.perf_counter() - began
         self.steps += steps
-        return seconds, losses_in(reply, steps), int(reply.get("compiled", 0))
+        losses = losses_in(reply, steps)
+        if self._one_by_one and answers != losses:
+            raise ChildError("The grading process changed answers that it had given.", kind="wire")
+        return seconds, losses, int(reply.get("compiled", 0))
 
     def weights(self, file: str, each: bool = False) -> None:
         self._ask(self.setting.limits.load, "weights", file=file, each=each)
@@ -204,7 +223,8 @@ class Child:
         """Record `steps` steps into `file`; two more are run. Returns what torch.compile has done so far: "graphs",
         "graph_breaks", "recompiles"."""
         keys = self._next_keys(steps + 2)
-        reply = self._ask(self.setting.limits.first_step, "profile", steps=steps, file=file, **keys)
+        told = self._telling(steps + 2, [])
+        reply = self._ask(self.setting.limits.first_step, "profile", told, steps=steps, file=file, **keys)
         counts = reply.get("compiled") if isinstance(reply, dict) else None
         if not isinstance(counts, dict) or counts.keys() != COMPILED or {*map(type, counts.values())} != {int}:
             raise ChildError("The grading process sent a reply of the wrong form.", kind="wire")
@@ -215,11 +235,11 @@ class Child:
         """Any other request, with the limit for loading."""
         return self._ask(self.setting.limits.load, method, **arguments)
 
-    def _ask(self, limit_s: float, method: str, **arguments: Any) -> Any:
+    def _ask(self, limit_s: float, method: str, told: Told | None = None, **arguments: Any) -> Any:
         left_s = math.inf if self.setting.trusted else max(0.0, self.setting.limits.whole - self.waited_s)
         began = time.monotonic()
         try:
-            return self.wire.ask(min(limit_s, left_s), method, arguments)
+            return self.wire.ask(min(limit_s, left_s), method, arguments, told)
         except ChildError as error:
             if error.kind == "timeout" and left_s < limit_s:
                 minutes = f"{self.setting.limits.whole / 60:.3g} minutes"

@@ -11,6 +11,7 @@ import select
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from grader.sandbox import rights
@@ -27,6 +28,9 @@ NO_SOCKETS = (
 )
 
 
+Told = Callable[[Any], dict[str, Any]]
+
+
 class Wire:
     """The pipes of one child. requests, replies: their file descriptors here."""
 
@@ -35,14 +39,19 @@ class Wire:
         self._buffer = b""
         self._next_look = 1.0  # when to look at the disk again, in seconds on the monotonic clock
 
-    def ask(self, limit_s: float, method: str, arguments: dict[str, Any]) -> Any:
-        nonce = secrets.token_hex(8)
-        line = json.dumps({"nonce": nonce, "do": method, **arguments}).encode() + b"\n"
-        with contextlib.suppress(BrokenPipeError):  # the child is dead: the wait for its reply says how it died
-            self._write(line, limit_s)
-        answer = self._decode(self._read_line(limit_s, method))
-        if answer.get("nonce") != nonce:
-            raise ChildError("The grading process sent a reply that answers no request.", kind="wire")
+    def ask(self, limit_s: float, method: str, arguments: dict[str, Any], told: Told | None = None) -> Any:
+        """told: called with what the child tells on the way; what it returns is sent to the child."""
+        nonce, deadline = secrets.token_hex(8), time.monotonic() + limit_s
+        sent, answer = {"nonce": nonce, "do": method, **arguments}, {"told": None}
+        while "told" in answer:
+            left_s = max(0.0, deadline - time.monotonic())
+            with contextlib.suppress(BrokenPipeError):  # the child is dead: the wait for its reply says how it died
+                self._write(json.dumps(sent).encode() + b"\n", left_s)
+            answer = self._decode(self._read_line(left_s, method))
+            if answer.get("nonce") != nonce or ("told" in answer and not told):
+                raise ChildError("The grading process sent a reply that answers no request.", kind="wire")
+            if told and "told" in answer:
+                sent = told(answer["told"])
         if "error" in answer:
             error = of_the_learner(answer["error"], method, self.setting.budget, self.setting.trusted)
             if self.setting.counted and f"[Errno {errno.EAFNOSUPPORT}]" in error.message:

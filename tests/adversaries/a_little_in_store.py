@@ -4,6 +4,7 @@ from tests.adversaries import wrap
 from tests.variants import half_fix
 
 CATEGORY = "timing"
+LABS = ("2a_workers", "2e_syncs", "2j_checkpoint", "3a_precision")  # where 1.3x earns all points, a little is much
 CONTROL = "half fix"
 
 

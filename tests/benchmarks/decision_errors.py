@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from grader import labs
 from grader.measure import decision
-from grader.measure.blocks import Plan, still_certain
+from grader.measure.blocks import Plan
 from grader.result import write_text
 
 MEASURED = Path(__file__).resolve().parents[2] / "data" / "measured"
@@ -250,7 +250,7 @@ def replayed() -> list[dict[str, Any]]:
         found = decision.decide(pairs, evidence["target"], form.noise, PLAN.precision, least)
         # what could have been made ahead is not in the pairs
         ahead = evidence["overstated"] if evidence.get("worked_ahead") else 1.0
-        share = decision.fraction(still_certain(found.certain, ahead), evidence["target"])
+        share = decision.fraction(found.certain / ahead, evidence["target"])
         rows.append(
             {
                 "pairs": len(pairs),
