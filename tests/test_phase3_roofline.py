@@ -131,6 +131,7 @@ def test_costs_in_another_order():
         "gpt.py, line 44",
     ):
         assert mapped(op_1={"line": line}).score == 100
+    assert mapped(op_1={"bound": "compute-bound", "cause": "At its roof."}, op_2={"bound": "Memory bound"}).score == 100
 
 
 HALF_COSTS = (
@@ -179,6 +180,7 @@ WRONG_COSTS = [
         23,
         "not compute. Its 0.316 ms per step are 8 kernels of 39.4 us on average, 378 MB",
     ),
+    ({"op_1": {"bound": "memory-bound"}}, "1", 23, "not memory. Its"),
     ({"op_1": {"bound": "launch"}}, "1", 23, "8 kernels of 45.3 us on average, 161 GFLOP, 220 MB"),
     ({"op_2": {"cause": "at its roof"}}, "2", 22, "not at its roof"),
     ({"op_2": {"cause": "slow"}}, "2", 22, "'slow' is none of: slow units, tiny kernels"),

@@ -343,7 +343,12 @@ def _right(o: Operation, answer: dict[Any, Any], key: str) -> bool:
         return False
     if key == "line":
         return _is_line(o, said)
-    return said == o.bound if key == "bound" else said in causes(o)
+    return _bound(said) == o.bound if key == "bound" else said in causes(o)
+
+
+def _bound(said: Any) -> Any:
+    """One of BOUNDS as it is spelt there, from "compute-bound" as well; anything else as it is."""
+    return said.strip().casefold().removesuffix("bound").rstrip(" _-") if isinstance(said, str) else said
 
 
 def _is_line(o: Operation, said: str) -> bool:
@@ -386,6 +391,7 @@ def _against(o: Operation, key: str, said: Any, seen: LoopTrace) -> str:
     if key == "line":
         return _against_line(said, seen)
     choices = BOUNDS if key == "bound" else REASONS
+    said = _bound(said) if key == "bound" else said
     if not isinstance(said, str) or said not in choices:
         return f"{shown(said)} is none of: {', '.join(choices)}."
     facts = f"{plain_number(o.launched)} kernels of {plain_number(o.gpu_ns / 1e3 / o.launched)} us on average"

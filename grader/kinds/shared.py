@@ -149,7 +149,7 @@ class _Dicts(ast.NodeTransformer):
 
 
 def _plain(word: str) -> str:
-    return re.sub(r"[\s_-]+", "-", word.strip()).casefold()
+    return re.sub(r"[\s_-]+", "-", word.strip(" \t\n.")).casefold()
 
 
 def _respelt(said: Any, known: dict[str, str]) -> Any:
