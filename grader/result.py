@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+import stat
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -194,6 +195,17 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         if isinstance(error, OSError):
             error.filename = error.filename or str(path)
         raise
+
+
+def read_file(path: Path) -> bytes:
+    """What a file holds, or a pipe that something writes to. Raises OSError, also for a named pipe that nothing writes to."""
+    # Opened as usual, such a pipe waits for ever.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        os.set_blocking(file.fileno(), True)
+        data = file.read()
+        if not data and stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "nothing writes to this named pipe", str(path))
+        return data
 
 
 def read_json(path: Path) -> dict[str, Any]:

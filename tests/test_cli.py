@@ -490,3 +490,32 @@ def test_a_grade_says_where_another_prediction_is_locked(tmp_path, capsys, monke
     said = capsys.readouterr().out
     assert ("Another prediction is locked beside this notebook" in said) == differs
     assert not differs or f"({locked['cause']}, {locked['gain']} times as fast on a GPU)" in said
+
+
+PIPED = {
+    "compare pipe pipe": "cannot be read: nothing writes to this named pipe",
+    "run --against pipe -- true": "cannot be read: nothing writes to this named pipe",
+    "pool keys made --users pipe": "nothing writes to this named pipe",
+    "class board --agreed pipe": "cannot be read: nothing writes to this named pipe",
+    "class collect job.py --students pipe": "cannot be read: nothing writes to this named pipe",
+    "class collect pipe": "is a named pipe",
+    "diagnose pipe": "is not a regular file",
+    "grade 2a pipe": "is not a plain file",
+}
+
+
+@pytest.mark.parametrize("command", PIPED)
+def test_a_named_pipe_that_nothing_writes_to_is_told_instead_of_waited_for(tmp_path, command):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "job.py").write_text("def make_job(seed, device):\n    pass\n")
+    done = grader(*command.split(), cwd=tmp_path, stdin=subprocess.DEVNULL)
+    assert done.returncode == 2 and PIPED[command] in done.stderr
+
+
+def test_but_a_pipe_that_something_writes_to_is_a_file(tmp_path):
+    reads, writes = os.pipe()
+    os.write(writes, b"anna\n")
+    os.close(writes)
+    done = grader("pool", "keys", "made", "--users", f"/dev/fd/{reads}", cwd=tmp_path, pass_fds=[reads])
+    os.close(reads)
+    assert done.returncode == 0 and (tmp_path / "made" / "users" / "anna.pem").is_file()

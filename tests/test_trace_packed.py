@@ -136,6 +136,16 @@ def test_a_bomb_is_given_up(tmp_path, pack, monkeypatch):
         trace.read(tmp_path / "t")
 
 
+@pytest.mark.parametrize("pack", [bz2.compress, lzma.compress, *([packed.zstd.compress] if packed.zstd else [])])
+def test_a_million_tiny_streams_are_not_looked_through(tmp_path, pack):
+    """Each is cut off the rest of its block, which takes time with the square of their number."""
+    text = Job().steps(300).text().encode()
+    (tmp_path / "t").write_bytes(pack(text[:50_000]) + pack(b" ") * 2000 + pack(text[50_000:]))
+    assert "they have too many members" in "; ".join(trace.read(tmp_path / "t").reasons)
+    (tmp_path / "t").write_bytes(b"".join(pack(text[at : at + 40_000]) for at in range(0, len(text), 40_000)))
+    assert trace.read(tmp_path / "t").complete
+
+
 def test_a_zip_of_a_million_names_is_not_looked_through(tmp_path, monkeypatch):
     monkeypatch.setattr(packed, "MOST_CONTENTS", 1 << 12)
     (tmp_path / "t.zip").write_bytes(as_zip({f"{i}.txt": b"" for i in range(200)} | {"t.json": TEXT}))

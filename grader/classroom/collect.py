@@ -66,6 +66,8 @@ def opened(archive: Path) -> Iterator[list[Entry]]:
     if archive.is_dir():
         yield of_folder(archive)
         return
+    if archive.is_fifo():  # to open one waits until something writes to it
+        raise UserError(f"{archive} is a named pipe. Give the path of a .zip or .tar.gz file.")
     with contextlib.ExitStack() as stack:
         try:
             file, room = stack.enter_context(archive.open("rb")), stack.enter_context(tempfile.TemporaryFile())

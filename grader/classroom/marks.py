@@ -18,6 +18,7 @@ from grader.classroom.people import assigned, folded, gradebook_at, letters, spo
 from grader.classroom.summary import GRADED, UNREADABLE, Row
 from grader.classroom.worksheet import EMAIL, FULL_NAME, GRADE, ID_NUMBER, IDENTIFIER, MAXIMUM, column, number_in
 from grader.errors import UserError
+from grader.result import read_file
 from grader.safe_text import csv_text, no_formula, one_line
 from grader.submission import decoded
 
@@ -337,7 +338,7 @@ def moodle(made: Sequence[Mark], people: People, worksheet: Path | None = None) 
 def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """(columns, rows) of a CSV, whatever its encoding and separator. Raises UserError for a file that cannot be read."""
     try:
-        text = decoded(path.read_bytes())
+        text = decoded(read_file(path))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}. Give the path of a CSV file.") from None
     lines = io.StringIO(text, newline=None)  # Excel on a Mac ends lines in its own way

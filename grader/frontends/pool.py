@@ -16,6 +16,7 @@ from grader.frontends.options import add_cores
 from grader.grading.forms import choose_form, prepared
 from grader.grading.gate import UNCONFINED
 from grader.labs.lab import Lab
+from grader.result import read_file
 from grader.sandbox.probe import confinement
 from grader.submission import decoded
 
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def make_keys(options: argparse.Namespace) -> None:
     """Write the certificates, and say who gets which."""
-    lines = decoded(options.users.read_bytes()).splitlines() if options.users else []
+    lines = decoded(read_file(options.users)).splitlines() if options.users else []
     made = keys.make_keys(options.folder, options.user + [line.strip() for line in lines if line.strip()])
     warning = "Anyone who can read pool-node.pem can run any code on the pool."
     print(f"{options.folder} holds the pool's certificates. {warning}")

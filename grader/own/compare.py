@@ -30,7 +30,7 @@ from grader.measure.blocks import Arm, Plan
 from grader.measure.calibration import Spread
 from grader.measure.decision import Decision, Pair
 from grader.paths import temporary
-from grader.result import FAIL, CheckResult, Progress, silent
+from grader.result import FAIL, CheckResult, Progress, read_file, silent
 from grader.sandbox.child_error import ChildError
 from grader.sandbox.fork_server import fork_server
 from grader.sandbox.probe import confinement
@@ -301,7 +301,7 @@ def _source(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_SOURCE:
             raise UserError(f"{path} is larger than {MAX_SOURCE >> 20} MB: that is no Python file.")
-        return path.read_text(encoding="utf-8")
+        return read_file(path).decode().replace("\r\n", "\n")
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:

@@ -11,6 +11,7 @@ from typing import Any
 from grader.errors import UserError
 from grader.measure import decision
 from grader.own.running import Seen
+from grader.result import read_file
 
 VERSION = 1
 SETTLED = 0.25  # of the first steps, which no median counts: compilation and caches
@@ -122,7 +123,7 @@ def _alone(process: dict[str, Any]) -> list[float]:
 def read_record(path: str | Path) -> dict[str, Any]:
     """Raises UserError for what no run wrote."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = json.loads(read_file(Path(path)))
         if (
             found["version"] != VERSION
             or len(found["ranks"][0]["blocks_s"]) < 2

@@ -29,7 +29,10 @@ MAGIC = (
         rb"\xff\xfe|\xfe\xff|[\[{]\x00|\x00[\[{]",
         "text in UTF-16, as Windows' PowerShell writes it, to be saved as UTF-8",
     ),
-    (rb"\x28\xb5\x2f\xfd", "compressed by zstd: unpack it first (zstd -d)"),
+    (
+        rb"\x28\xb5\x2f\xfd",
+        "compressed by zstd, which Python reads from 3.14 on: unpack it first (zstd -d), or pip install backports.zstd",
+    ),
     (rb"\xfd7zXZ\x00", "compressed by xz: unpack it first (unxz)"),
     (rb"BZh\d", "compressed by bzip2: unpack it first (bunzip2)"),
     (rb"7z\xbc\xaf|Rar!", "an archive of 7z or RAR: unpack it first"),

@@ -13,11 +13,12 @@ from itertools import chain
 from typing import Any
 
 from grader.trace.columns import TraceError
-from grader.trace.pieces import BLOCK, BREAKS_OFF, GZIP, Damaged, TooLarge, file_blocks, unzipped
+from grader.trace.pieces import BLOCK, BREAKS_OFF, GZIP, MEMBERS, Damaged, TooLarge, file_blocks, unzipped
 
 FIRST = 512  # bytes that tell what a file is
 ZIP = b"PK\3\4"
 LAYERS = 3  # as of trace.json.gz in a tar.gz
+TINY = 1 << 14  # bytes in a stream on average: of many such ones each costs more time than its size suggests
 MOST_DICTIONARY = 256 << 20  # bytes of memory that xz may want; its strongest setting wants 65 MB
 MOST_CONTENTS = 16 << 20  # bytes of a zip's table of contents, which is read at once
 TRACE = re.compile(r"(?!__MACOSX/)(?:.*/)?[^./][^/]*\.json(\.gz|\.bz2|\.xz|\.zst)?", re.DOTALL)
@@ -77,14 +78,16 @@ def _layer(first: bytes) -> Callable[[Iterable[bytes], int], Iterator[bytes]] | 
 
 def _streams(blocks: Iterable[bytes], most: int, new: Callable[[], Any], wrong: type[Exception]) -> Iterator[bytes]:
     """Of one compressed stream after the other."""
-    stream, total = new(), 0
+    stream, streams, total = new(), 1, 0
     for data in blocks:
         while True:
             if stream.eof:
                 data = (stream.unused_data + data).lstrip(b"\0")  # padding between streams is allowed
                 if not data:
                     break
-                stream = new()
+                stream, streams = new(), streams + 1
+                if streams > MEMBERS and total < TINY * streams:
+                    raise Damaged("they have too many members")
             try:
                 block = stream.decompress(data, BLOCK)
             except wrong as error:
