@@ -1,9 +1,7 @@
 """`grader grade` and `grader demo`: a submission's report in the terminal, as JSON and as a page."""
 
 import argparse
-import json
 import re
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,7 @@ from grader import labs, paths
 from grader.classroom.client import grade_at
 from grader.errors import UserError
 from grader.frontends import attempts, report
-from grader.frontends.delivery import check_targets
+from grader.frontends.delivery import check_targets, deliver
 from grader.frontends.notebook.prediction import other_than_submitted
 from grader.frontends.options import add_device, add_json, add_lab, add_size, add_unconfined
 from grader.frontends.terminal import Terminal
@@ -20,7 +18,7 @@ from grader.grade import grade
 from grader.grading.forms import choose_form, own_cores
 from grader.labs.lab import Lab
 from grader.progress import coloured
-from grader.result import made_writable, write_json
+from grader.result import made_writable
 from grader.sandbox.fork_server import fork_server
 from grader.submission import Submission, code_cells, from_cells, load_notebook, read_notebook, solution
 
@@ -64,7 +62,7 @@ def run_grade(options: argparse.Namespace) -> None:
             f"{options.notebook} is a notebook of {others[0]}, not of {lab.name}. It calls grader.lab({others[0]!r})."
         )
     check_targets(options)
-    folder, saved = options.notebook.resolve().parent, ""
+    folder = options.notebook.resolve().parent
     own = folder == paths.working_copy(lab.name).parent.resolve()  # the learner's: as lab.check() does there
     if options.cluster:
         if options.cores is not None:
@@ -84,19 +82,14 @@ def run_grade(options: argparse.Namespace) -> None:
             allow_unconfined=options.allow_unconfined or own,
             progress=Terminal(lab.name),
         )
-    if own:
-        saved = attempts.save(folder, lab, result)
-    if options.html:
-        report.write_html(result, options.html)
-    if options.json == "-":
-        print(json.dumps(result.to_dict(), indent=1))
-    else:
-        if options.json:
-            write_json(options.json, result.to_dict())
-        print(report.text(result, width=min(100, shutil.get_terminal_size().columns), colour=coloured(sys.stdout)))
-        other = other_than_submitted(folder, lab.name, submission) if isinstance(lab, Lab) else ""
-        for line in filter(None, (other, saved)):
-            print(line)
+    saved = attempts.save(folder, lab, result) if own else ""
+    other = other_than_submitted(folder, lab.name, submission) if isinstance(lab, Lab) else ""
+    deliver(
+        options,
+        page=lambda: report.html(result, standalone=True),
+        data=result.to_dict,
+        text=lambda width, colour: "\n".join(filter(None, (report.text(result, width, colour), other, saved))),
+    )
 
 
 def _labs_of(cells: list[str]) -> list[str]:
