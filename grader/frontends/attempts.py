@@ -15,7 +15,7 @@ from typing import Any, TypedDict, cast, get_type_hints
 from grader import labs
 from grader.errors import UserError
 from grader.frontends import report
-from grader.frontends.gain import interval
+from grader.frontends.gain import Gain, interval
 from grader.labs.lab import AnyLab, Form
 from grader.result import FAIL, INCONCLUSIVE, Result, write_json
 from grader.safe_text import clean, cores_text, plausible, times
@@ -198,9 +198,9 @@ def changes(before: Result, now: Result) -> str:
             said.append(f"{check.title} {was.points:.3g} → {check.points:.3g} points")
         elif was and was.status != check.status:
             said.append(f"{check.title} {was.status} → {check.status}")
-    earlier, latest = _gain(before), _gain(now)
+    earlier, latest = Gain.in_result(before), Gain.in_result(now)
     if earlier and latest:
-        said.insert(0, f"{times(earlier)} → {times(latest)} as fast as the starter")
+        said.insert(0, f"{times(earlier.gain)} → {times(latest.gain)} as fast as the starter")
     return f"Since the last check: {', '.join(said)}." if said else "Since the last check nothing changed."
 
 
@@ -220,10 +220,6 @@ def rung(tried: list[Attempt]) -> str:
 def _same_way(one: Attempt, other: Attempt) -> bool:
     """Measured so that their gains can be compared."""
     return all(one[name] == other[name] for name in ("machine", "form", "quick"))  # type: ignore[literal-required]
-
-
-def _gain(result: Result) -> float | None:
-    return plausible(next((c.evidence.get("gain") for c in result.checks if c.name == "throughput"), None))
 
 
 def unwritten(error: Exception) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from grader.errors import UserError
+from grader.frontends.gain import Gain
 from grader.frontends.report import headline
 from grader.result import NOT_MEASURED, PASS, Result, write_bytes
 from grader.safe_text import one_line, times
@@ -39,9 +40,8 @@ def words(result: Result) -> str:
 
 
 def _gain(result: Result) -> float | None:
-    found = next((check for check in result.checks if check.name == "throughput" and check.points > 0), None)
-    gain = found.evidence.get("gain") if found else None
-    return float(gain) if isinstance(gain, int | float) else None
+    gain = Gain.in_result(result)
+    return gain.gain if gain and gain.check.points > 0 else None
 
 
 def _machine(result: Result) -> str:
