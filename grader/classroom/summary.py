@@ -251,33 +251,32 @@ def _targets(made: list[Row]) -> dict[str, list[str]]:
     }
 
 
-def stale(gradebook: Path, made: list[Row]) -> list[str]:
-    """Whose points in nbgrader's gradebook are others than those that were measured; of who is in it. What a quick look
-    came to belongs in no gradebook."""
-    return _from_book(gradebook, lambda book: _others(book, made))
+def _from_book(lines: Callable[[Any, list[Row]], Iterator[str]]) -> Callable[[Path, list[Row]], list[str]]:
+    """Lines from nbgrader's gradebook at a path; none where there is none."""
+
+    def found(gradebook: Path, made: list[Row]) -> list[str]:
+        try:
+            with gradebook_at(gradebook) as book:
+                return list(lines(book, made)) if book else []
+        except (UserError, OSError) as error:  # the class is graded: that must not be lost for this
+            return [str(error).splitlines()[0]]
+
+    return found
 
 
-def absent(gradebook: Path, made: list[Row]) -> list[str]:
-    """Who is in nbgrader's gradebook and handed nothing in, of each lab that others did."""
-    return _from_book(gradebook, lambda book: _absent(book, made))
-
-
-def _from_book(gradebook: Path, by: Callable[[Any], Iterator[str]]) -> list[str]:
-    try:
-        with gradebook_at(gradebook) as book:
-            return list(by(book)) if book else []
-    except (UserError, OSError) as error:  # the class is graded: that must not be lost for this
-        return [str(error).splitlines()[0]]
-
-
-def _absent(book: Any, made: list[Row]) -> Iterator[str]:
+@_from_book
+def absent(book: Any, made: list[Row]) -> Iterator[str]:
+    """Who is in the gradebook and handed nothing in, of each lab that others did."""
     everyone, set_ones = {student.id for student in book.students}, assigned(book)
     for lab in dict.fromkeys(row.lab for row in made if row.lab in set_ones):
         if missing := everyone - {row.student for row in made if row.lab == lab}:
             yield f"{lab}: {', '.join(sorted(missing))}"
 
 
-def _others(book: Any, made: list[Row]) -> Iterator[str]:
+@_from_book
+def stale(book: Any, made: list[Row]) -> Iterator[str]:
+    """Whose points in the gradebook are others than those that were measured; of who is in it. What a quick look came to belongs
+    in no gradebook."""
     from nbgrader.api import MissingEntry
 
     for row in made:

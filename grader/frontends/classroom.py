@@ -68,7 +68,8 @@ class ClassProgress:
     def done(self, who: str, record: dict[str, Any]) -> None:
         """One of them is made."""
         self._made += 1
-        what = f"failed to grade: {record[FAILED]}" if FAILED in record else _marks(record["result"])
+        # without a maximum: what could be judged of this one (its prediction, say) is not the lab's
+        what = f"failed to grade: {record[FAILED]}" if FAILED in record else f"{record['result']['score']:g} points"
         who, what = clean(who), clean(what)  # a terminal obeys control characters
         if self._bar is None or self._bar.disable:
             left = time_left(self._began, self._made, self._all - self._made)
@@ -90,11 +91,6 @@ def _left(seconds: float, count: int) -> str:
         return ""
     about = f"about {seconds / 60:.0f} min" if seconds >= 90 else f"about {max(5, 5 * round(seconds / 5))} s"
     return f"; {count} left, {about}, some minutes more where a loop hangs"
-
-
-def _marks(result: dict[str, Any]) -> str:
-    """Without a maximum: what could be judged of this one (its prediction, say) is not the lab's."""
-    return f"{result['score']:g} points"
 
 
 def grade_class(options: argparse.Namespace) -> int:

@@ -239,18 +239,15 @@ def page(command: list[str], found: Tried) -> str:
         parts.append(f'<p class="sp-say">{prose_to_html(_nothing(found))}</p>')
     if shown:
         measured = [rung for rung in _alone(found) if not rung.why_not]
-        parts += [_picture(found.baseline, shown), web_page.section("Each lever alone", _table(measured))]
+        words = "Milliseconds per step: unchanged, with each lever alone, and up the ladder"
+        picture = web_page.image(lambda: draw(found.baseline, shown), words)
+        parts += [picture, web_page.section("Each lever alone", _table(measured))]
     if len(found.ladder) > 1:
         parts.append(web_page.section(_sentence(LADDER), _table(found.ladder)))
     missing = [(rung.title, one_line(rung.why_not)) for rung in found.alone if rung.why_not]
     parts.append(web_page.section("Not measured", web_page.pairs(missing) if missing else ""))
     parts.append(f'<div class="sp-foot">{_took(found)}</div>')
     return web_page.page("grader try", "\n".join(parts), web_page.TABLES)
-
-
-def _picture(baseline: Rung, shown: list[Rung]) -> str:
-    words = "Milliseconds per step: unchanged, with each lever alone, and up the ladder"
-    return web_page.image(lambda: draw(baseline, shown), words)
 
 
 def _table(rungs: list[Rung]) -> str:

@@ -103,14 +103,6 @@ class Change:
     slower: bool
     runs: int
 
-    @property
-    def faster(self) -> bool:
-        return self.found.factor > self.half**SURE
-
-    @property
-    def half(self) -> float:
-        return self.found.upper / self.found.factor
-
     def says(self) -> str:
         f = self.found
         return (

@@ -153,7 +153,8 @@ def html(night: Night, assessed: Assessed) -> str:
     body = ['<div class="sp-title">A night of the course</div>', f"<p>{escape(about(night))}</p>", say]
     problems = _problems(assessed)
     if problems:
-        body.append(section("What is wrong", _table(("", "part", "why"), [_problem(night, each) for each in problems])))
+        wrong = [(_status(each), _link(night, each, each.part.name), to_html(each.why)) for each in problems]
+        body.append(section("What is wrong", _table(("", "part", "why"), wrong)))
     changed = differences(night, assessed)
     if changed:
         lines = web_page.items(map(escape, changed[1:])) if changed[1:] else ""
@@ -174,10 +175,6 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _status(each: Outcome) -> str:
     return f'<span class="is" style="color:{COLOURS[each.status]}">{escape(each.status)}</span>'
-
-
-def _problem(night: Night, each: Outcome) -> tuple[str, ...]:
-    return _status(each), _link(night, each, each.part.name), to_html(each.why)
 
 
 def _link(night: Night, each: Outcome, text: str) -> str:
