@@ -83,14 +83,12 @@ class Together:
     title: str = "Their share of the GPU's time"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Watched(OtherForm):
     """A loop of the course's own, which is recorded when it is asked for."""
 
     workload: str  # whose job brings its loop, as those of `grader.workloads.mystery` do
     options: dict[str, Any]
-    threads: int | None = None
-    environment: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -62,15 +62,13 @@ class Roof:
     form: str = "cuda"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Bench(OtherForm):
     timed: dict[str, Any] | None  # the workload's options for the calls that are timed; None where nothing is
     calls: int = 200  # of a function in a round
     rounds: int = 7
     noise: float = 0.005  # least relative sd of a round to believe
     workload: str = "grader.workloads.chain"
-    threads: int | None = None
-    environment: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

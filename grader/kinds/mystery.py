@@ -55,15 +55,13 @@ class Mystery:
     data: str = ""  # the data set it needs
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Mysteries(OtherForm):
     """The loops to draw from on one kind of device."""
 
     choices: tuple[Mystery, ...]
     repeated: bool = False  # a cause may be drawn twice
     workload: str = "grader.workloads.mystery"
-    threads: int | None = None
-    environment: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

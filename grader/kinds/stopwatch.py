@@ -38,12 +38,10 @@ class Timing:
     form: str = ""  # "cuda" where only a GPU shows it
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Clock(OtherForm):
     within: float  # how far off a figure may be, as a share of the grader's own
     workload: str = "grader.workloads.stopwatch"
-    threads: int | None = None
-    environment: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

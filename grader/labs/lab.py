@@ -114,12 +114,13 @@ class Form:
         return isinstance(self.parity, Answers)
 
 
+@dataclass(frozen=True, kw_only=True)
 class OtherForm:
     """The form of a lab that is no loop to make faster. Its loop runs in one process, from the beginning."""
 
-    workload: str
-    threads: int | None
-    environment: dict[str, str]
+    workload: str = ""
+    threads: int | None = None
+    environment: dict[str, str] = field(default_factory=dict)
 
     prepare_s: ClassVar[None] = None
     prepared_for: ClassVar[int] = 1
