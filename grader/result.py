@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grader.data.cache import whole_file
 from grader.errors import UserError
 
 PASS = "PASS"
@@ -184,16 +185,11 @@ def write_bytes(path: str | Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if os.path.lexists(path) and not (path.is_symlink() or path.is_file()):
         raise OSError(errno.EINVAL, NO_PLAIN_FILE, str(path))
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException as error:
-        os.unlink(temporary)
-        if isinstance(error, OSError):
-            error.filename = error.filename or str(path)
+        with whole_file(path) as part:
+            part.write_bytes(content)
+    except OSError as error:
+        error.filename = error.filename or str(path)
         raise
 
 
