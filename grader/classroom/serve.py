@@ -2,8 +2,8 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,42 +14,35 @@ from grader.classroom.gateway import Gateway, Rules
 from grader.classroom.pool import SETTINGS, embedded_cluster, environments, node_security, worker_options
 from grader.errors import UserError
 
-
-@dataclass(frozen=True)
-class Where:
-    """scheduler_host: for the pool's other machines and instructors; gateway_host: for those who hand in. "0.0.0.0" is any."""
-
-    scheduler_host: str = "127.0.0.1"
-    scheduler_port: int = 8786
-    gateway_host: str = "127.0.0.1"
-    gateway_port: int = 8787
+Place = tuple[str, int]  # host and port; "0.0.0.0" is any host
 
 
 def serve(
     folder: Path,
-    where: Where,
+    scheduler: Place,
+    door: Place,
     rules: Rules,
     device: str,
     chosen: Sequence[int] | None = None,
     cpu_workers: int = 1,
-    tell: Callable[[str], None] = print,
 ) -> None:
-    """Run until SIGINT or SIGTERM. Raises UserError where certificates or GPUs are missing, OSError for a port in use."""
-    security = node_security(folder)
+    """Run until SIGINT or SIGTERM. scheduler: for the pool's other machines and instructors; door: for those who hand in. Raises
+    UserError where certificates or GPUs are missing, OSError for a port in use."""
+    security, tell = node_security(folder), partial(print, flush=True)  # a service's output goes to a log
 
     async def take_in(address: str) -> None:
         async with Client(address, security=security, asynchronous=True, set_as_default=False) as client:
             gateway = Gateway(client, folder, device, rules)
-            server = await gateway.serve(where.gateway_host, where.gateway_port)
+            server = await gateway.serve(*door)
             port = server.sockets[0].getsockname()[1]
-            tell(f"submissions come in at tls://{where.gateway_host}:{port}, with a user's key")
+            tell(f"submissions come in at tls://{door[0]}:{port}, with a user's key")
             tell(f"instructors' machines: grader class ... --cluster {address} --keys {folder}")
             async with server:
                 await _stopped()
 
     with (
         dask.config.set(SETTINGS),
-        embedded_cluster(device, chosen, cpu_workers, security, where.scheduler_host, where.scheduler_port) as cluster,
+        embedded_cluster(device, chosen, cpu_workers, security, *scheduler) as cluster,
     ):
         count = len(cluster.workers)
         tell(f"{count} worker{'s' * (count != 1)}")

@@ -10,7 +10,7 @@ from grader import labs
 from grader.classroom import keys, pool
 from grader.classroom.gateway import Rules
 from grader.classroom.pool import Pool
-from grader.classroom.serve import Where, join, serve
+from grader.classroom.serve import Place, join, serve
 from grader.errors import UserError
 from grader.frontends.options import add_cores
 from grader.grading.forms import choose_form, prepared
@@ -59,13 +59,11 @@ def start(options: argparse.Namespace) -> None:
     check_confined(allow_unconfined=False)  # what comes in at the door is nobody's trusted code
     if options.join:
         return join(options.join, options.keys, options.device, chosen, workers)
-    where = Where(*_place(options.scheduler), *_place(options.door))
     rules = Rules(options.at_once, options.an_hour)
-    tell = lambda text: print(text, flush=True)  # noqa: E731  (a service's output goes to a log)
-    serve(options.keys, where, rules, options.device, chosen, workers, tell)
+    serve(options.keys, _place(options.scheduler), _place(options.door), rules, options.device, chosen, workers)
 
 
-def _place(text: str) -> tuple[str, int]:
+def _place(text: str) -> Place:
     host, _, port = text.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise UserError(f"{text!r} is no HOST:PORT, such as 0.0.0.0:8787.")
