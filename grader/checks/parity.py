@@ -286,8 +286,9 @@ def _too_far(step: int, update: dict[str, Any], found: Near, allowed: Near) -> l
 
 def _apart_in_detail(step: int, update: dict[str, Any], found: Near, allowed: Near) -> list[str]:
     """What the length and direction of the whole update don't show."""
+    most = min(MOST_OF_VECTORS, max(VECTORS, VECTORS_SPREAD * allowed.stretch))
     return (
-        _late_vectors(step, update, allowed)
+        _off_in_vectors(step, update.get("vectors_stretch"), most, "reference solution's")
         or _off_in_statistics(step, update, _close(found))
         or _behind(step, update, found)
     )
@@ -298,11 +299,6 @@ def _cosines(found: float, allowed: float) -> str:
         return "The cosine is unknown."
     cosine, least = told_apart(1 - found, 1 - allowed, "f", 4)
     return f"The cosine is {cosine}, and must be at least {least}."
-
-
-def _late_vectors(step: int, update: dict[str, Any], allowed: Near) -> list[str]:
-    most = min(MOST_OF_VECTORS, max(VECTORS, VECTORS_SPREAD * allowed.stretch))
-    return _off_in_vectors(step, update.get("vectors_stretch"), most, "reference solution's")
 
 
 def _off_in_vectors(step: int, cosine: float | None, most: float, whose: str) -> list[str]:

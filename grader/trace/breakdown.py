@@ -59,8 +59,8 @@ class Gaps:
 class Breakdown:
     parts: dict[str, float] = field(default_factory=dict)  # PARTS -> ns per step, mean over devices; sums to `step_ns`
     step_ns: float | None = None  # the unprofiled length of a step where it was given, else the traced one
-    host_ns: float | None = None  # the host's own work per step, without its waits
-    most_host_ns: float | None = None  # the same with what the profiler added, of which nobody knows how much it is
+    # the host's own work per step, without its waits, with what the profiler added, of which nobody knows how much it is
+    most_host_ns: float | None = None
     data_ns: float = 0.0  # the host waited for data, or made a batch, per step
     fused_ns: float | None = None  # "memory" if each run of such kernels were one, see `fused_length`
     unseen: dict[str, float] = field(default_factory=dict)  # ns of a part by which the recorded steps were too short
@@ -111,7 +111,6 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None, wait_ns:
     return Breakdown(
         parts={name: float(ns) for name, ns in zip(PARTS, per_step, strict=True)},
         step_ns=length,
-        host_ns=own_work,
         most_host_ns=host.work,
         data_ns=intervals.length(intervals.clip(host.data, *steps.host)) / n,
         fused_ns=fused_length(trace, steps, gpu, kind) / n / len(devices),
