@@ -103,13 +103,8 @@ WIDEST = {
 def honest_spread(lab: Lab, form: str) -> Spread:
     """The calibrated spread of the lab's form, or else WIDEST."""
     rows = read_json(lab.folder / "reference.json").get(lab.form_key(form), {}).get("spread", [])
-    return Spread(tuple((int(row["step"]), _near(row)) for row in rows)) if rows else WIDEST[form]
-
-
-def _near(row: dict[str, float]) -> Near:
-    """A calibration without stretches: what a third of the way would be off if all of the distance were made in it."""
-    known = {name: float(row[name]) for name in Near._fields if name in row}
-    return Near(**{"stretch": min(1.0, 9 * known["distance"])} | known)
+    steps = tuple((int(row["step"]), Near(*(float(row[name]) for name in Near._fields))) for row in rows)
+    return Spread(steps) if rows else WIDEST[form]
 
 
 # 99.5% quantile of Student's t by degrees of freedom 1 to 9: a new run lies within t * sd * sqrt(1 + 1/n) of the mean of n
