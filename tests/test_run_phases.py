@@ -1,8 +1,10 @@
-"""Several trainings in one process, one after the other: what is told of the last one holds nothing of those before."""
+"""Several trainings, one after the other: what is told of one holds nothing of those before."""
+
+import sys
 
 from grader.frontends.run import summary
 from grader.own.record import record
-from tests.own_jobs import CLOCK, MODEL, watched
+from tests.own_jobs import CLOCK, MODEL, STEPS, command, script, watched
 
 
 def test_what_came_before_the_main_training_is_no_part_of_it(tmp_path):
@@ -39,3 +41,15 @@ def test_long_steps_that_come_seldom_are_told(tmp_path):
         _, seen = watched(tmp_path, CLOCK, MODEL, body.format(longest), options=options)
         lines = "\n".join(summary(seen, record(seen, [])))
         assert ("1 s in the mean. Longer steps come seldom, and the report doesn't see them" in lines) == said
+
+
+def test_each_training_of_a_command_has_its_report(tmp_path):
+    """The first one is killed, and can't say that it is over."""
+    path = script(tmp_path, MODEL, STEPS, "if len(sys.argv) > 2: os.kill(os.getpid(), 9)\n")
+    line = f"{sys.executable} {path} 5000 die; {sys.executable} {path} 5000; {sys.executable} {path} 5000"
+    done = command(tmp_path, "--at-step", "6", "--out", "out", "--", "bash", "-c", line)
+    said = done.stderr.decode()
+    assert done.returncode == 0, said
+    names = {f"{name}{end}" for name in ("trace", "report") for end in ("", "-2", "-3")}
+    assert {path.name.partition(".")[0] for path in (tmp_path / "out").iterdir()} == {*names, "run"}
+    assert said.count("another training of this command") == 2 and "times as fast" not in said

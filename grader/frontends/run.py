@@ -155,7 +155,9 @@ class Looks:
 
     def __init__(self, out: Path, stop: bool) -> None:
         self.out, self.stop = out, stop
-        self.before: float | None = None
+        self.before: float | None = None  # seconds of a step at the look before
+        self.pids: set[int] = set()  # of those who trained then
+        self.same = False  # they are those of the look before
 
     def __call__(self, seen: Seen) -> bool:
         """Whether the job is to end. It goes on whatever becomes of the report."""
@@ -170,30 +172,37 @@ class Looks:
         number = seen.looks
         name = "trace" if number == 1 else f"trace-{number}"
         kept = []
-        for process in seen.processes:
-            look = process["looks"][number - 1]
+        self._same_training({process["pid"] for process, _ in seen.measured})
+        for process, look in seen.measured:
             if look["trace"]:
                 target = self.out / (
-                    f"{name}.json.gz" if len(seen.processes) == 1 else f"{name}-rank{process['rank']}.json.gz"
+                    f"{name}.json.gz" if len(seen.measured) == 1 else f"{name}-rank{process['rank']}.json.gz"
                 )
                 _compress(Path(look["trace"]), target)
                 kept.append((target, process, look))
             elif look["why_no_trace"]:
-                whose = f" of rank {process['rank']}" if len(seen.processes) > 1 else ""
+                whose = f" of rank {process['rank']}" if len(seen.measured) > 1 else ""
                 say(f"no trace{whose}: {look['why_no_trace']}.")
         if len(kept) > 1:
             self._report_job(kept)
         elif kept:
             self._report(*kept[0])
-        elif seen.processes:
-            say(f"a step takes {_ms(mean_step_s(seen.processes[0]['looks'][number - 1]))}.")
+        else:
+            say(f"a step takes {_ms(mean_step_s(seen.measured[0][1]))}.")
         if kept and not any(process["gpu"] for _, process, _ in kept):
             device = kept[0][1]["device"]
             say(ON_CPU if device == "cpu" else ELSEWHERE.format(one_line(device)))
-        if (lost := seen.lost[number - 1]) > MUCH_LOST:
+        if (lost := seen.lost[-1] if seen.lost else 0.0) > MUCH_LOST:
             say(
                 f"other programs used the processor for {lost:.0%} of the time of this measurement. Without them a step may be shorter by up to this share."
             )
+
+    def _same_training(self, pids: set[int]) -> None:
+        """A command may train several times, one after another: their step times say nothing of each other."""
+        self.same = bool(self.pids & pids)
+        if self.pids and not self.same:
+            say("another training of this command:")
+        self.pids = pids
 
     def _report(self, path: Path, process: dict[str, Any], look: dict[str, Any]) -> None:
         """Of the only rank: the diagnosis, on the screen and beside the trace."""
@@ -245,7 +254,7 @@ class Looks:
         say(f"step {look['at_step']:,}: {windows} per step, without the profiler. Report: {target}")
         if not look["stationary"]:
             say("the step time was still changing during the measurement.")
-        if self.before is not None:
+        if self.before is not None and self.same:
             say(f"{self.before / step_s:.2f} times as fast as at the look before.")
         self.before = step_s
 

@@ -5,6 +5,7 @@ import contextlib
 import json
 import math
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -42,16 +43,32 @@ class Seen:
     step: str = ""  # module:function that ends a step, as it was asked for
     failed: str = ""  # why a process of it could not be watched
     gpu_busy: list[float] = field(default_factory=list)  # as nvidia-smi shows it, 0 to 1, while steps were timed
+    looks: int = 0  # complete measurements, each of all ranks of a training
+    measured: list[tuple[dict[str, Any], dict[str, Any]]] = field(
+        default_factory=list
+    )  # the last one: process and look
     lost: list[float] = field(default_factory=list)  # share of each measurement, 0 to 1, that went to other programs
     status: int | None = None  # exit status of the command
     cut_short: bool = False  # it was ended at its limit
     left: list[int] = field(default_factory=list)  # process ids of what went on after the command's end
     seconds: float = 0.0
+    taken: dict[int, int] = field(
+        default_factory=dict
+    )  # measurements of each process, by its id, that `next_look` gave
 
-    @property
-    def looks(self) -> int:
-        """Complete measurements, of all ranks."""
-        return min((len(process["looks"]) for process in self.processes), default=0)
+    def next_look(self) -> bool:
+        """Take the next measurement as `measured`, once all who train side by side have come to it. Whether there was one."""
+        number = {each["pid"]: self.taken.get(each["pid"], 0) for each in self.processes}
+        done = [each for each in self.processes if len(each["looks"]) > number[each["pid"]]]
+        first = min((number[each["pid"]] for each in done), default=0)
+        if any(
+            number[each["pid"]] == first and len(each["looks"]) <= first and _trains(each) for each in self.processes
+        ):
+            return False
+        self.measured = [(each, each["looks"][first]) for each in done if number[each["pid"]] == first]
+        self.taken |= {each["pid"]: first + 1 for each, _ in self.measured}
+        self.looks += bool(self.measured)
+        return bool(self.measured)
 
 
 @dataclass(frozen=True)
@@ -137,7 +154,7 @@ def _watch(
     limit_s: float,
 ) -> bool:
     """Until the job has ended. Returns whether it was ended from here."""
-    told, warned, stopped, running = 0, False, False, True
+    warned, stopped, running = False, False, True
     family, measuring = Processes(os.getpid()), False
     lost = lost_since(family, times_them=False)
     while running:
@@ -152,10 +169,9 @@ def _watch(
             seen.gpu_busy += _utilisation(seen)
         passed = time.monotonic() - began
         enough = seen.cut_short = running and passed > limit_s
-        if seen.looks > told:
-            seen.lost += [lost()] * (seen.looks - told)
-            told = seen.looks
-            enough |= looked(seen)
+        while not enough and seen.next_look():
+            seen.lost.append(lost())
+            enough = looked(seen)
         if enough and running:
             stopped, running = True, False
             stop(process, folder)
@@ -165,6 +181,11 @@ def _watch(
             advice = never_called(seen) or "--step MODULE:FUNCTION names what ends one."
             say(f"no step was seen in {NO_STEP_S / 60:.0f} minutes. {advice}")
     return stopped
+
+
+def _trains(process: dict[str, Any]) -> bool:
+    """Whether more may come of it. One that was killed could not say that it is over."""
+    return not process["over"] and (process["host"] != platform.node() or psutil.pid_exists(process["pid"]))
 
 
 def never_called(seen: Seen) -> str:

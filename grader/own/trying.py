@@ -357,7 +357,8 @@ def _run(
     if why_not:
         rung.why_not = "" if rung.step_s else why_not  # what an earlier run found stands
         return {}
-    slowest = max(seen.processes, key=lambda process: mean_step_s(process["looks"][0]))
+    measured = [process for process in seen.processes if process["looks"]]
+    slowest = max(measured, key=lambda process: mean_step_s(process["looks"][0]))
     look = slowest["looks"][0]
     rung.step_s.append(mean_step_s(look))
     rung.lost.append(seen.lost[0])

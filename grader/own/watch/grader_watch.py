@@ -402,6 +402,7 @@ def _told(watch: Watch) -> dict:
     cuda = torch.cuda.is_initialized()
     return {
         "pid": watch.pid,
+        "host": os.uname().nodename,
         "rank": rank(),
         "world": world(),
         "torch": torch.__version__,
