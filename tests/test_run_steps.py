@@ -99,6 +99,21 @@ STEPPING = {
                 small(torch.ones(1, 2)).sum().backward(); other.step()
             step()
     """,
+    "clients that train one after another": """
+        clients = [nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)) for _ in range(4)]
+        optimizers = [torch.optim.SGD(client.parameters(), 0.1) for client in clients]
+        for _ in range(2):
+            for client, optimizer in zip(clients, optimizers):
+                for n in range(3 if client is clients[0] else 2 + (client is clients[1])):
+                    client(data[:4][0]).sum().backward(); optimizer.step()
+    """,
+    "many models side by side": """
+        models = [nn.Linear(8, 1) for _ in range(30)]
+        optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in models]
+        for _ in range(21):
+            for each, optimizer in zip(models, optimizers):
+                each(data[:4][0]).sum().backward(); optimizer.step()
+    """,
     # what the watcher is told on a GPU, in the order in which it is told; there is no graph on a CPU
     "a graph that holds the optimizer": """
         import grader_watch

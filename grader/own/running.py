@@ -289,8 +289,9 @@ def gather(folder: Path, seen: Seen) -> None:
     # a process that made a step or two on the side is no rank of the job
     ranks = [each for each in stepping if 10 * each["steps"] >= most]
     seen.processes = sorted(ranks, key=lambda each: (each["rank"], each["pid"]))
-    if len({each["rank"] for each in ranks}) < len(ranks):  # they train side by side, and are no group
-        for number, each in enumerate(seen.processes):
+    alone = [each for each in seen.processes if each["world"] == 1]
+    if len(alone) > 1:  # they are no group
+        for number, each in enumerate(alone):
             each["rank"] = number
     seen.torch = (folder / TORCH_SEEN).exists()
     for path in folder.glob("failed-*"):

@@ -17,10 +17,11 @@ from statistics import median
 
 import torch
 from grader_watch_apart import Apart
+from grader_watch_ends import Steps
 from grader_watch_guard import guarded
 from grader_watch_loading import Loading
 from grader_watch_plan import FEWEST, WINDOW_S, alike, planned, warming
-from grader_watch_steps import Losses, Mark, Parts, Plan, Steps, Times, backward_runs_in
+from grader_watch_steps import Losses, Mark, Parts, Plan, Times, backward_runs_in
 
 TOLD_EVERY_S, TOLD_SELDOM_S = 2.0, 10.0  # at first; a job that has run for a while is killed seldom
 ASKED_EVERY_S = 0.1  # whether it is time to look: it costs something to know
