@@ -31,6 +31,7 @@ def test_what_came_before_the_main_training_is_no_part_of_it(tmp_path):
     assert (rank["steps"], rank["step_s_mean"]) == (40, 1)
     assert rank["share"] == {"data_wait": 0, "evaluation": 0, "checkpoints": 0}
     assert process["counts"]["evaluation"] == process["counts"]["checkpoints"] == 0
+    assert "40 steps of smaller models, which are not in this table" in "\n".join(summary(seen, record(seen, [])))
 
 
 def test_long_steps_that_come_seldom_are_told(tmp_path):

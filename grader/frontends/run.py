@@ -27,6 +27,7 @@ from grader.trace import analyse
 
 SLOWER = 3  # exit status
 SELDOM = 1.5  # times as long as the measured steps are all: a rollout before some of them, say
+FEW = 10  # steps that may have been parts of the first ones of the main training
 BEHIND = 10  # by how much a report lets the job go first, as nice does
 ON_CPU = (
     "this job ran on the CPU. Its report says what a step waits for, which operators take most of it, and what the host does between "
@@ -346,6 +347,8 @@ def _rows(rank: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("steps", f"{rank['steps']:,} ({by.get(rank['steps_are'], rank['steps_are'])}), on {one_line(rank['device'])}")
     ]
+    if (earlier := rank["steps_before"]) >= FEW:
+        rows.append(("before that", f"{earlier:,} steps of smaller models, which are not in this table"))
     if rank["step_s_mean"]:
         spread = f"8 of 10 between {_ms(rank['step_s_p10'])} and {_ms(rank['step_s_p90'])}"
         rows.append(

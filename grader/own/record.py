@@ -52,6 +52,7 @@ def _rank(process: dict[str, Any]) -> dict[str, Any]:
         "torch": process["torch"],
         "steps": process["steps"],
         "steps_are": process["by"],
+        "steps_before": process["earlier"],
         "step_s": step_s,
         "step_s_mean": fmean(means) if means else None,
         "step_s_median": median(times) if times else None,

@@ -357,8 +357,7 @@ def _run(
     if why_not:
         rung.why_not = "" if rung.step_s else why_not  # what an earlier run found stands
         return {}
-    measured = [process for process in seen.processes if process["looks"]]
-    slowest = max(measured, key=lambda process: mean_step_s(process["looks"][0]))
+    slowest = max((each for each in seen.processes if each["looks"]), key=lambda each: mean_step_s(each["looks"][0]))
     look = slowest["looks"][0]
     rung.step_s.append(mean_step_s(look))
     rung.lost.append(seen.lost[0])

@@ -84,10 +84,10 @@ class Watch:
         self.over = ""  # why it is
         self.began, self.pid = time.perf_counter(), os.getpid()
         self.steps, self.step = Steps(self.options.step), 0
-        self.in_backward = False  # a step ended within the backward pass that runs
-        self.thread = 0  # that trains
+        self.earlier = 0  # steps of smaller models, before the main training
+        self.in_backward, self.thread = False, 0  # a step ended within the backward pass that runs; which thread trains
         self.first_at: float | None = None  # the end of the first step
-        self.last_at = 0.0  # the end of the last one
+        self.last_at = 0.0  # of the last one
         self.kept = Times()
         self.apart = Apart()
         self.saving = False
@@ -122,10 +122,10 @@ class Watch:
                 self.in_backward = True
 
     def _begin_again(self) -> None:
-        """What was counted so far were no steps."""
+        """What was counted so far were no steps of the main training."""
         if self.plan is not None and self.plan.recorder is not None:
             self.plan.recorder.stop("it recorded no whole steps")
-        self.plan, self.step, self.first_at = None, 0, None
+        self.plan, self.first_at, self.step, self.earlier = None, None, 0, self.earlier + self.step
         self.kept, self.parts, self.apart, self.skipped = Times(), Parts(), Apart(), 0
 
     @guarded
@@ -410,6 +410,7 @@ def _told(watch: Watch) -> dict:
         "device": torch.cuda.get_device_name() if cuda else watch.steps.device_name(),
         "gpu": str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if cuda else "",
         "steps": watch.step,
+        "earlier": watch.earlier,
         "by": watch.steps.by,
         "parameters": watch.steps.parameters,
         "running_s": watch.told_at - watch.began,

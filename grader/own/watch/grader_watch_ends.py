@@ -78,8 +78,7 @@ class Steps:
         """Whether each of several models of one size makes steps of its own: folds, or clients. Not where they alternate."""
         if size != self.parameters or not self.passes:
             return False
-        if again and not self.in_turns:
-            self.in_turns, self.unseen = True, 1  # its step before this one
+        self.in_turns |= again
         return self.in_turns
 
     def _again(self, main, optimizer, known: bool) -> bool:
