@@ -275,6 +275,8 @@ def test_one_run_of_a_lever_is_judged_by_how_much_runs_differ():
 def test_levers_that_were_not_measured_are_not_said_to_gain_nothing():
     base, cut = Rung((), [0.1] * 2, [0.0] * 2), Rung((lever("tf32"),), why_not=trying.SPENT)
     assert "No lever was measured" in text(Tried(base, [cut]))
+    spent = text(Tried(base, [cut] * 3, seconds=100, complete=False, longest_s=50))
+    assert "A run took up to 50 s here, so give it about --budget 8m." in " ".join(spent.split())
     empty = page(["python", "train.py"], Tried(base, [cut]))
     assert "No lever was measured" in empty and not re.search("<img|Each lever alone", empty)
     same = Rung((lever("fused"),), [0.1] * 2, [0.0] * 2)
@@ -434,6 +436,8 @@ def test_what_the_budget_cuts_short_says_so_and_loses_nothing(tmp_path, job):
         trying._run(rung, job(), LOOK, tmp_path, 0.2)
     assert fresh.why_not == trying.SPENT
     assert known.why_not == "" and known.step_s == [0.1]
+    known.lost = [0.5]
+    assert "intervals" not in text(Tried(known, [fresh])), "there are none"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

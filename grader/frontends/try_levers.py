@@ -177,11 +177,13 @@ def _notes(found: Tried) -> list[str]:
         )
     lost = max((share for rung in [found.baseline, *found.alone, *found.ladder] for share in rung.lost), default=0.0)
     if lost > MUCH_LOST:
+        allowed = " The intervals allow for that." if any(rung.gain for rung in found.alone) else ""
         notes.append(
-            f"Other programs used the processor for up to {lost:.0%} of a run's time. The intervals allow for that. Repeat it on a quiet machine."
+            f"Other programs used the processor for up to {lost:.0%} of a run's time.{allowed} Repeat it on a quiet machine."
         )
     if not found.complete:
-        notes.append("The budget was spent before everything was measured. --budget gives more.")
+        enough = f"A run took up to {found.longest_s:.0f} s here, so give it about --budget {math.ceil(found.needed_s / 60)}m."
+        notes.append(f"The budget was spent before everything was measured. {enough}")
     return notes
 
 

@@ -288,7 +288,9 @@ def gather(folder: Path, seen: Seen) -> None:
     most = max((each["steps"] for each in stepping), default=0)
     # a process that made a step or two on the side is no rank of the job
     ranks = [each for each in stepping if 10 * each["steps"] >= most]
-    seen.processes = sorted(ranks, key=lambda each: (each["rank"], each["pid"]))
+    started = sorted(ranks, key=lambda each: each["pid"])
+    turn = {each["pid"]: [other["rank"] for other in started[:n]].count(each["rank"]) for n, each in enumerate(started)}
+    seen.processes = sorted(started, key=lambda each: (turn[each["pid"]], each["rank"]))  # one training after another
     alone = [each for each in seen.processes if each["world"] == 1]
     if len(alone) > 1:  # they are no group
         for number, each in enumerate(alone):

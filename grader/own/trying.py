@@ -143,6 +143,13 @@ class Tried:
     comparable: bool = True  # two runs as it is have the same losses
     seconds: float = 0.0
     complete: bool = True  # the budget was enough
+    longest_s: float = 0.0  # that one run took
+
+    @property
+    def needed_s(self) -> float:
+        """About how long it takes to run those once that had no run, and to measure those that pay again."""
+        left = sum(rung.why_not == SPENT for rung in self.alone) or 1
+        return self.seconds + (RUNS + left + left // (BASELINE_EVERY - 1)) * self.longest_s
 
     @property
     def runs(self) -> int:
@@ -183,7 +190,8 @@ def try_levers(
         at = time.monotonic()
         with place() if place else contextlib.nullcontext(cwd) as folder:
             asked.update(_run(rung, command, options or {}, folder, max(LEAST_S, budget.left_s), ask))
-        budget.longest = max(budget.longest, time.monotonic() - at)
+        found.longest_s = max(found.longest_s, time.monotonic() - at)
+        budget.longest = max(budget.longest, found.longest_s)
         return not rung.why_not
 
     if not run(found.baseline, [lever.name for lever in chosen]):
