@@ -73,10 +73,10 @@ NEAR = {
 VALUES = {"workers": 2, "threads": 1, "near": [0]}
 WRITE = {
     'torch.set_float32_matmul_precision("high")',
-    "DataLoader(..., num_workers=2, persistent_workers=True, prefetch_factor=4)",
-    'with torch.autocast("cpu", torch.bfloat16): around the model and the loss',
-    "torch.optim.AdamW(..., fused=True)",
-    "torch.optim.AdamW(..., foreach=True)",
+    "DataLoader(..., num_workers=2, persistent_workers=True, prefetch_factor=4) (job.py:12)",
+    'with torch.autocast("cpu", torch.bfloat16): around the model and the loss (job.py:13)',
+    "torch.optim.AdamW(..., fused=True) (job.py:8)",
+    "torch.optim.AdamW(..., foreach=True) (job.py:8)",
 }
 
 

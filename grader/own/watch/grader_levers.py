@@ -10,6 +10,7 @@ import os
 import re
 
 import torch
+from grader_levers_words import as_written
 from torch import nn
 from torch.optim import optimizer as optimizers
 
@@ -24,7 +25,7 @@ class Lever:
     """One of them. Where it is only asked whether it could change something, it changes nothing."""
 
     def __init__(self, name: str, values: dict, asked: bool) -> None:
-        self.name, self.values, self.asked = name, values, asked
+        self.name, self.values, self.asked = name, {"workers": 0, "prefetch": 4, **values}, asked
         self.notes: list[str] = []  # what it changed, or could, each once
         self.write: list[str] = []  # what to write in the script to have that, where it is known better than in general
         self.reasons: list[str] = []  # why there is nothing to change
@@ -36,6 +37,7 @@ class Lever:
         """Write down a change, and say whether to make it."""
         if text not in self.notes:
             self.notes.append(text)
+        write = as_written(self.name, write, self.values) if write else ""
         if write and write not in self.write:
             self.write.append(write)
         return not self.asked
@@ -183,6 +185,8 @@ def autocast(lever) -> None:
         name = "bfloat16" if kind is torch.bfloat16 else "float16 (add a GradScaler)"
         scaler = "" if kind is torch.bfloat16 else ", and a GradScaler"
         write = f'with torch.autocast("{device}", {kind}): around the model and the loss{scaler}'
+        short = "bf16" if kind is torch.bfloat16 else "fp16"
+        lever.values = {**lever.values, "kind": short, "mixed": f"{'16' if short == 'fp16' else short}-mixed"}
         kinds = {p.dtype for p in module.parameters() if p.is_floating_point()}
         if torch.is_autocast_enabled(device):
             lever.no_need("the script runs its model under autocast itself")
@@ -276,7 +280,8 @@ def _compile(**options):
             if getattr(module, "_compiled_call_impl", None) is None and not isinstance(
                 module, torch._dynamo.OptimizedModule
             ):
-                if lever.may(f"torch.compile of {type(module).__name__}" + (f", {options['mode']}" if options else "")):
+                how = ", ".join(f'{key}="{value}"' for key, value in options.items())
+                if lever.may(f"torch.compile of {type(module).__name__}{how and ', '}{how}", f"model.compile({how})"):
                     module.compile(**options)
             else:
                 lever.no_need(f"{type(module).__name__} is compiled already")
@@ -300,14 +305,14 @@ def loader(lever) -> None:
             lever.no_need("an IterableDataset keeps its workers: more of them would repeat samples")
             return original(self, *args, **kwargs)
         pinned = ", pin_memory=True" if torch.cuda.is_available() else ""
-        prefetch = f", prefetch_factor={values.get('prefetch', 4)}"
-        write = f"DataLoader(..., num_workers={values.get('workers')}, persistent_workers=True{pinned}{prefetch})"
-        if not lever.may(f"DataLoader: num_workers={values.get('workers')}, persistent_workers, pin_memory", write):
+        prefetch = f", prefetch_factor={values['prefetch']}"
+        write = f"DataLoader(..., num_workers={values['workers']}, persistent_workers=True{pinned}{prefetch})"
+        if not lever.may(f"DataLoader: num_workers={values['workers']}, persistent_workers, pin_memory", write):
             return original(self, *args, **kwargs)
         given["num_workers"] = values["workers"]
         given["persistent_workers"] = values["workers"] > 0
         if values["workers"]:
-            given["prefetch_factor"] = values.get("prefetch", 4)
+            given["prefetch_factor"] = values["prefetch"]
         given["pin_memory"] = torch.cuda.is_available()
         return original(self, **given)
 
