@@ -68,7 +68,7 @@ def judge(findings: Findings, submission: Submission) -> list[CheckResult]:
         throughput = as_far_as(share, "the part of the growth that is gone", throughput)
     order = _order(findings, closed)
     if order and not closed:  # who only names three changes has made none
-        order = as_far_as(supported, "the measured gain", order, undecided)
+        order = as_far_as(supported, "the measured gain", order, undecided, "with the same answers ")
     checks += [check for check in (throughput, memory, order) if check]
     return checks + [_trace(findings, closed, check, supported, undecided) for check in lab.trace]
 
@@ -190,15 +190,14 @@ def _trace(
     return unscored(check, INCONCLUSIVE, doubt, judged.evidence) if doubt else judged
 
 
-def as_far_as(supported: float, what: str, found: CheckResult, undecided: bool = False) -> CheckResult:
+def as_far_as(supported: float, what: str, found: CheckResult, undecided: bool = False, given: str = "") -> CheckResult:
     """The cap: a check that the untouched loop passes as well earns the share (0 to 1) of its points that what had to be
-    done supports; `what`: that, in words. undecided: whether that may support more, once it is known."""
+    done supports; `what`: that, in words. undecided: whether that may support more, once it is known. given: with what the untouched
+    loop would pass."""
     if supported >= 1 or not found.points:
         return found
     untouched = "passes this, too" if found.status == PASS else "does no worse"
-    reason = (
-        f"{found.reason} The untouched loop {untouched}, so {what} decides: it earns {supported:.0%} of these points."
-    )
+    reason = f"{found.reason} The untouched loop {given}{untouched}, so {what} decides: it earns {supported:.0%} of these points."
     open_yet = found.status == INCONCLUSIVE or (undecided and found.status == PASS)
     status = INCONCLUSIVE if open_yet else FAIL
     return replace(found, status=status, points=round(supported * found.points, 2), reason=reason)
