@@ -852,6 +852,9 @@ def test_annotate_cost_verdicts(own, status, said):
     check = annotate._judge_cost(found, 1.0)
     assert check.status == status and said in check.reason, check
     assert check.points == (ANNOTATE.cost.points if status == PASS else 0)
+    capped = annotate._judge_cost(found, 0.5)
+    assert (bool(check.hint), bool(capped.hint)) == (said == "It may lose at most",) * 2
+    assert ("The phases support 50%" in capped.reason) == (status == PASS)
 
 
 @pytest.mark.slow
@@ -909,6 +912,9 @@ HALF_ANNOTATED = [
     ([('                optimizer.zero_grad()\n', ''),
       ('                logits =', '                optimizer.zero_grad()\n                logits =')],
      30, 40, "`opt` is not around optimizer.zero_grad(), and neither is `bwd`"),
+    ([('                loss.backward()', '                loss.backward()\n            optimizer.zero_grad()'),
+      ('                optimizer.step()', '                optimizer.zero_grad()\n                optimizer.step()')],
+     30, 40, "`opt` is not around all of optimizer.zero_grad(), and neither is `bwd`"),
     ([('                optimizer.zero_grad()\n', '                model.zero_grad()\n')], 30, 50, "Right: data_wait, h2d, fwd, bwd, opt"),
     # pretences: names of operators without the work, and a little work beside the loop's
     ([('                inputs, targets = inputs.to', '                with record_function("aten::to"):\n                    pass\n            inputs, targets = inputs.to'),

@@ -310,7 +310,9 @@ def _wrong(recorded: Trace, phase: str, spans: dict[str, np.ndarray]) -> str:
             np.searchsorted(np.sort(times[around]), clearing, side="right") for times in (recorded.start, recorded.end)
         )
         if not np.all(begun > ended):
-            return "is not around optimizer.zero_grad(), and neither is `bwd`"
+            return (
+                f"is not around {'all of ' if np.any(begun > ended) else ''}optimizer.zero_grad(), and neither is `bwd`"
+            )
     return ""
 
 
@@ -358,6 +360,10 @@ def _judge_cost(findings: Findings, supported: float) -> CheckResult:
         )
         return unscored(check, FAIL, reason, evidence)
     reason = f"After the recording {runs}."
-    if supported < 1:
-        reason += f" The phases support {supported:.0%} of these points, because a loop without phases costs nothing."
-    return scored(check, supported * check.points, reason, evidence)
+    judged = scored(check, supported * check.points, reason, evidence)
+    if supported < 1:  # its hints are about a recording that goes on
+        judged.hint, judged.more_hints = "", []
+        judged.reason += (
+            f" The phases support {supported:.0%} of these points, because a loop without phases costs nothing."
+        )
+    return judged
