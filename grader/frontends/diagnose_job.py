@@ -27,7 +27,7 @@ from grader.trace.job_words import RANK_IN_NAME, SHARE_WORDS, exchange, listed, 
 from grader.trace.links import SMALL
 from grader.trace.pieces import Damaged, TooLarge
 from grader.trace.rank import EXPOSED, SHARES, WAITING, Rank, rank_of
-from grader.trace.words import milliseconds, plain_number
+from grader.trace.words import counted, milliseconds, plain_number
 from grader.web_page import section
 
 ENDINGS = (".json", ".json.gz", ".json.bz2", ".json.xz", ".json.zst", ".json.zip")
@@ -258,8 +258,8 @@ def text(name: str, found: Job, width: int = 100, colour: bool = False) -> str:
 
 def _about(found: Job) -> str:
     devices = sorted({rank.device or "no GPU" for rank in found.ranks})
-    compared = f", {len(found.labels)} step{'s' * (len(found.labels) != 1)} compared" if found.labels else ""
-    return f"{len(found.ranks)} rank{'s' * (len(found.ranks) != 1)}, {listed(devices)}{compared}"
+    compared = f", {counted(len(found.labels), 'step{s}')} compared" if found.labels else ""
+    return f"{counted(len(found.ranks), 'rank{s}')}, {listed(devices)}{compared}"
 
 
 def _broken(found: Job) -> str:

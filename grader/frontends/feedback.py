@@ -49,10 +49,14 @@ def pack(options: argparse.Namespace) -> int:
         )
     for (lab, system), files in sorted(found.items()):
         path = (options.results or course / RESULTS) / f"feedback-{lab}-{system}.zip"
-        write_bytes(path, _zipped(files))
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, page in files:
+                archive.writestr(name, page.read_bytes())
+        write_bytes(path, packed.getvalue())
         print(f"For {system.capitalize()}: {path}, {len(files)} pages of {lab}")
-    packed = {page for files in found.values() for _, page in files}
-    others = [page for page in sorted(pages.glob("*/*/*.html")) if page.parent.name == page.stem and page not in packed]
+    taken = {page for files in found.values() for _, page in files}
+    others = [page for page in sorted(pages.glob("*/*/*.html")) if page.parent.name == page.stem and page not in taken]
     if alone := [str(page) for page in others if not options.lab or page.stem in options.lab]:
         print(f"Not from Moodle or Canvas, so give these pages back yourself: {clean('; '.join(alone))}")
     if missing:
@@ -70,11 +74,3 @@ def _name(row: Mapping[str, str]) -> str:
     file = row["file"].lstrip("'").partition("/")[0]
     known = re.match(rf"(?:.*?_)??{re.escape(number)}_\d+(?=_)", file)
     return f"{known[0]}_{page}" if row["system"] == CANVAS and known else ""
-
-
-def _zipped(files: list[tuple[str, Path]]) -> bytes:
-    data = io.BytesIO()
-    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, page in files:
-            archive.writestr(name, page.read_bytes())
-    return data.getvalue()

@@ -1,7 +1,7 @@
 """What all labs' pages say in the same words, made from each lab's declaration: `make release` writes it into the solutions' cells
 that are tagged "generated:NAME"."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -16,6 +16,7 @@ from grader.frontends.notebook.prediction import MEANING
 from grader.grading.half import says_bf16
 from grader.labs.lab import AnyLab, Budget, Growth, Lab
 from grader.sandbox.setting import QUICK_LIMITS, Limits
+from grader.trace.job_words import listed
 
 GENERATED = "generated:"
 
@@ -144,7 +145,7 @@ def _contract(lab: AnyLab) -> str:
         SERVES.format(limit=limit) if lab.serves else YOURS.format(limit=limit, formats=formats),
     ]
     if lab.logs:
-        names = _and([f"`{each}`" for each in lab.logs.names])
+        names = listed([f"`{each}`" for each in lab.logs.names])
         parts.append(
             f"**What must be logged.** {names} of each step. The grader compares them with the untouched loop's. A value may come up to "
             f"{LATEST} steps late."
@@ -238,11 +239,6 @@ def _points(lab: AnyLab) -> str:
         )
     parts.append("**Your explanation.** A person reads it.")
     return _folded("How points are given", "\n\n".join(parts))
-
-
-def _and(parts: Sequence[str]) -> str:
-    *rest, last = parts
-    return f"{', '.join(rest)} and {last}" if rest else last
 
 
 def _throughput(lab: Lab) -> str:

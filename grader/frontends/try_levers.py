@@ -25,6 +25,7 @@ from grader.own.trying import Lever, Rung, Tried, try_levers
 from grader.paths import temporary
 from grader.result import json_value
 from grader.safe_text import clean, one_line, prose_to_html, to_html, wrap
+from grader.trace.words import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -152,7 +153,7 @@ def _alone(found: Tried) -> list[Rung]:
 def _as_it_is(found: Tried) -> str:
     base = found.baseline
     peak = f", {base.peak / 1e9:.2f} GB of GPU memory at its peak" if base.peak else ""
-    return f"as it is: {1000 * base.mean_s:.4g} ms per step, {_runs(len(base.step_s))}{peak}"
+    return f"as it is: {1000 * base.mean_s:.4g} ms per step, {counted(len(base.step_s), 'run{s}')}{peak}"
 
 
 def _whole(found: Tried) -> str:
@@ -188,11 +189,7 @@ def _notes(found: Tried) -> list[str]:
 
 
 def _took(found: Tried) -> str:
-    return f"{_runs(found.runs)}, {found.seconds:.0f} s"
-
-
-def _runs(count: int) -> str:
-    return f"{count} run{'s' * (count != 1)}"
+    return f"{counted(found.runs, 'run{s}')}, {found.seconds:.0f} s"
 
 
 def _row(rung: Rung, names: int) -> str:

@@ -14,7 +14,7 @@ from grader.nightly.judging import Assessed
 from grader.nightly.night import Night
 from grader.nightly.parts import Outcome
 from grader.result import write_text
-from grader.safe_text import clean, one_line, to_html
+from grader.safe_text import clean, cores_text, one_line, to_html
 from grader.web_page import GREEN, GREY, ORANGE, PURPLE, VERMILION, folded, section
 
 COLOURS = {
@@ -74,7 +74,7 @@ def about(night: Night) -> str:
 
 def _machine(host: dict[str, Any]) -> str:
     driver = f", driver {host['driver']}" if host.get("driver") else ""
-    return f"{host.get('gpu') or host.get('cpu')}{driver}, {host.get('cores')} core{'s' * (host.get('cores') != 1)}"
+    return f"{host.get('gpu') or host.get('cpu')}{driver}, {cores_text(host.get('cores'))}"
 
 
 def _problems(assessed: Assessed) -> list[Outcome]:

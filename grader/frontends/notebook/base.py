@@ -151,11 +151,15 @@ class NotebookLab:
 
     def report(self) -> None:
         """Show the last report again: of the last `check()`, after a restart of the kernel of the last that was saved."""
+        if result := self._last():
+            ReportNote(result, [], [] if self.result else [f"From the report of {result.date}."]).show()
+
+    def _last(self) -> Result | None:
+        """The last result, also of another kernel; where there is none, that is shown."""
         result = self.result or attempts.last_report(self._folder, self.lab.name)
         if result is None:
             Note("Not checked yet", ["Run lab.check() first."]).show()
-        else:
-            ReportNote(result, [], [] if self.result else [f"From the report of {result.date}."]).show()
+        return result
 
     def log(self, note: str | None = None) -> None:
         """Put a note to the last `lab.check()`, and show all that were made so far. `grader board` has them as a page."""
@@ -175,11 +179,10 @@ class NotebookLab:
 
     def share(self) -> None:
         """Save the last grade as a picture to show to others, and show it. It says what was reached and where, and nothing of how."""
-        result = self.result or attempts.last_report(self._folder, self.lab.name)
+        if not (result := self._last()):
+            return
         path = self._folder / f"share-{self.lab.name}.png"
         try:
-            if result is None:
-                raise UserError("There is nothing to show yet. Run lab.check() first.")
             said = share.save(result, path)
         except (UserError, OSError) as error:
             Note("That does not work yet", [str(error)]).show()
@@ -194,9 +197,7 @@ class NotebookLab:
         """Show one check's verdict of the last `check()`, after a restart of the kernel of the last that was saved; its points.
 
         What this machine cannot measure is no number: nbgrader's *Validate* calls every cell failed that has not all points."""
-        result = self.result or attempts.last_report(self._folder, self.lab.name)
-        if result is None:
-            Note("Not checked yet", ["Run lab.check() first."]).show()
+        if not (result := self._last()):
             return 0
         found = next((c for c in result.checks if c.name == name), None)
         if found is None:
