@@ -435,6 +435,21 @@ def test_a_clock_that_is_late_makes_no_busy_gpu(late):
     assert "pauses between kernels that were queued" in a.diagnosis.text
 
 
+@pytest.mark.parametrize(("ops", "length", "cause"), [(10, 1000, None), (100, 21, "compute-bound")])
+def test_a_host_far_ahead_whose_launches_were_not_recorded(ops, length, cause):
+    """By time alone the work of its steps is that of none, or of later ones."""
+    job = Job()
+    for number in range(6):
+        start = job.now
+        for _ in range(ops):
+            job.op(length=length)
+        job.op(length=3 * length, kernel=ADD).mark(f"ProfilerStep#{number}", start)
+    job.events = [e for e in job.events if e["cat"] != "cuda_runtime"]
+    a = seen(job)
+    assert a.diagnosis.cause == cause
+    assert cause or "ran after the last step" in "; ".join(a.metrics.reasons)
+
+
 def test_a_gpu_with_next_to_nothing_to_do_is_not_idle():
     job = Job()
     for number in range(4):

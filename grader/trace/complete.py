@@ -34,6 +34,7 @@ LONGEST_LAUNCH_NS = 1_000_000
 # The shortest kernels take 1 to 2 us on any GPU, and a usual operator some more.
 SHORTEST_LAUNCH_NS, SHORTEST_OP_NS, SHORTEST_KERNEL_NS = 100, 500, 1_500
 MUCH_HIDDEN = 0.05  # of the GPU's time, in work without a duration; in whole microseconds up to 7% of the kernels have none, but short
+MOST_AFTER = 0.3  # of the GPU's work, after the last step
 NO_GPU = "it has no GPU events"
 UNSEEN = ", though work was launched: the profiler was not allowed to see the GPU, or another one did"
 
@@ -66,6 +67,10 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
     if timed.any():
         count = "its GPU work" if timed.all() else counted(int(timed.sum()), "GPU event{s}")
         notes.append(f"no launches of {count} are recorded, so that counts to the step in which it ran")
+        late = timed & (trace.start[gpu] >= (windows.ends[-1] if len(windows) else np.inf))
+        if trace.duration[gpu[late]].sum() > MOST_AFTER * trace.duration[gpu].sum():
+            said = "much of the GPU's work ran after the last step, and no launches of it are recorded"
+            reasons.append(f"{said}: the host was far ahead, and nobody knows of which step it is")
     if timed.all():
         return reasons, notes
     launches = trace.loss.launches
