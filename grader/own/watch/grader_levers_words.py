@@ -7,7 +7,8 @@ import sys
 
 import torch
 
-FOREIGN = tuple(os.path.dirname(os.path.realpath(each)) for each in (__file__, os.__file__, torch.__file__))
+INSTALLED = (__file__, os.__file__, torch.__file__)
+FOREIGN = tuple({os.path.dirname(path) for each in INSTALLED for path in (each, os.path.realpath(each))})
 PLACED = ("autocast", "compile", "compile_graphs", "fused", "foreach", "loader")  # written where they were found
 TRAINERS = {  # a module that calls the model, or makes loaders and optimizers, in place of the script
     "transformers.trainer": {
@@ -27,7 +28,7 @@ def as_written(name: str, write: str, values: dict) -> str:
     """For a lever that was found in the call that runs. values: by which the words of a framework are filled."""
     frame, line = sys._getframe(1), ""
     while frame is not None:
-        words = TRAINERS.get(frame.f_globals.get("__name__", ""), {}).get(name)
+        words = TRAINERS.get(str(frame.f_globals.get("__name__")), {}).get(name)
         if words:
             return words.format(**values)
         if not line and name in PLACED and _of_the_script(frame.f_code.co_filename):
@@ -38,5 +39,4 @@ def as_written(name: str, write: str, values: dict) -> str:
 
 def _of_the_script(path: str) -> bool:
     """Not of an installed package, nor of Python."""
-    packages = "site-packages" in path or "dist-packages" in path
-    return not (packages or path.startswith("<") or os.path.realpath(path).startswith(FOREIGN))
+    return not path.startswith(("<", *FOREIGN)) and "site-packages" not in path and "dist-packages" not in path
