@@ -139,6 +139,26 @@ def serve(job):
     assert child.output().count("held: 0\n") == 5, child.output()
 
 
+def test_answers_that_drip_are_not_waited_for_one_by_one():
+    """All answers of a turn together have the time that it may take, and the message says which."""
+    source = """
+import time
+import torch
+
+
+def serve(job):
+    for request in job.requests:
+        time.sleep(0.1)
+        yield torch.zeros(6, 128), torch.zeros(4, 100)
+"""
+    with running(source, form=SMALL, limits=Limits(step=3.0, first_step=3.0)) as child:
+        child.load()
+        child.start(1)
+        with pytest.raises(ChildError) as raised:
+            child.run(200)
+    assert raised.value.kind in ("timeout", "crowded") and "gave no answer within 3 s" in raised.value.message
+
+
 @pytest.mark.parametrize(
     ("told", "words"),
     [

@@ -41,16 +41,17 @@ class Wire:
 
     def ask(self, limit_s: float, method: str, arguments: dict[str, Any], told: Told | None = None) -> Any:
         """told: called with what the child tells on the way; what it returns is sent to the child."""
-        nonce, deadline = secrets.token_hex(8), time.monotonic() + limit_s
+        nonce, began = secrets.token_hex(8), time.monotonic()
         sent, answer = {"nonce": nonce, "do": method, **arguments}, {"told": None}
         while "told" in answer:
-            left_s = max(0.0, deadline - time.monotonic())
             with contextlib.suppress(BrokenPipeError):  # the child is dead: the wait for its reply says how it died
-                self._write(json.dumps(sent).encode() + b"\n", left_s)
-            answer = self._decode(self._read_line(left_s, method))
+                self._write(json.dumps(sent).encode() + b"\n", limit_s)
+            answer = self._decode(self._read_line(limit_s, method, began))
             if answer.get("nonce") != nonce or ("told" in answer and not told):
                 raise ChildError("The grading process sent a reply that answers no request.", kind="wire")
             if told and "told" in answer:
+                if time.monotonic() - began > limit_s:  # each in time, and all together not
+                    raise self._late(limit_s, method)
                 sent = told(answer["told"])
         if "error" in answer:
             error = of_the_learner(answer["error"], method, self.setting.budget, self.setting.trusted)
@@ -69,8 +70,7 @@ class Wire:
             with contextlib.suppress(BlockingIOError):
                 line = line[os.write(self.requests, line) :]
 
-    def _read_line(self, limit_s: float, method: str) -> bytes:
-        began = time.monotonic()
+    def _read_line(self, limit_s: float, method: str, began: float) -> bytes:
         poller = select.poll()
         poller.register(self.replies, select.POLLIN)
         poller.register(self.ending.status, select.POLLIN)
@@ -89,30 +89,31 @@ class Wire:
                 raise self.ending.error()
             waited = time.monotonic() - began
             if waited > limit_s:
-                what = {
-                    "run": "gave no answer" if self.setting.serves else "gave no loss",
-                    "load": "did not finish its import",
-                    "prepare": "did not finish prepare(dataset, folder)",
-                    "start": "did not set up its loop",
-                    "number": "returned no number",
-                    "result": "returned no result",
-                    "calls": "returned no results",
-                }
-                compiles = (
-                    " If it compiles for that long, use fewer shapes, or leave out `max-autotune`."
-                    if method == "run"
-                    else ""
-                )
-                raise ChildError(
-                    f"{'It' if self.setting.trusted else 'The submission'} {what.get(method, f'did not finish ({method})')} within {limit_s:.0f} s. "
-                    f"Look for a loop that never {'yields' if method == 'run' else 'ends'}, a deadlock among loader workers, or a wait for input.{compiles}",
-                    kind="timeout",
-                )
+                raise self._late(limit_s, method)
             if waited > 1 and time.monotonic() > self._next_look:
                 self._next_look = time.monotonic() + 2
                 self.disk.check()
         line, _, self._buffer = self._buffer.partition(b"\n")
         return line
+
+    def _late(self, limit_s: float, method: str) -> ChildError:
+        what = {
+            "run": "gave no answer" if self.setting.serves else "gave no loss",
+            "load": "did not finish its import",
+            "prepare": "did not finish prepare(dataset, folder)",
+            "start": "did not set up its loop",
+            "number": "returned no number",
+            "result": "returned no result",
+            "calls": "returned no results",
+        }
+        compiles = (
+            " If it compiles for that long, use fewer shapes, or leave out `max-autotune`." if method == "run" else ""
+        )
+        return ChildError(
+            f"{'It' if self.setting.trusted else 'The submission'} {what.get(method, f'did not finish ({method})')} within {limit_s:.0f} s. "
+            f"Look for a loop that never {'yields' if method == 'run' else 'ends'}, a deadlock among loader workers, or a wait for input.{compiles}",
+            kind="timeout",
+        )
 
     def _decode(self, line: bytes) -> dict[str, Any]:
         try:
