@@ -64,13 +64,8 @@ def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str],
     reasons += _no_times(trace, gpu, launches)
     launch = trace.launch_of(gpu)
     timed = trace.is_timed[gpu]
-    if timed.any():
-        count = "its GPU work" if timed.all() else counted(int(timed.sum()), "GPU event{s}")
-        notes.append(f"no launches of {count} are recorded, so that counts to the step in which it ran")
-        late = timed & (trace.start[gpu] >= (windows.ends[-1] if len(windows) else np.inf))
-        if trace.duration[gpu[late]].sum() > MOST_AFTER * trace.duration[gpu].sum():
-            said = "much of the GPU's work ran after the last step, and no launches of it are recorded"
-            reasons.append(f"{said}: the host was far ahead, and nobody knows of which step it is")
+    for these, more in zip((reasons, notes), _timed(trace, gpu[timed], timed.all()), strict=True):
+        these += more
     if timed.all():
         return reasons, notes
     launches = trace.loss.launches
@@ -126,6 +121,19 @@ def _no_times(trace: Trace, gpu: np.ndarray, launches: np.ndarray) -> list[str]:
             said = f"launching a kernel takes {usual:.0f} ns in it, so its times are not in microseconds"
             reasons.insert(0, f"{said} but perhaps in milliseconds or seconds")
     return reasons
+
+
+def _timed(trace: Trace, gpu: np.ndarray, is_all: bool) -> tuple[list[str], list[str]]:
+    """Reasons and notes about GPU work whose launches are not recorded at all. gpu: that work; is_all: there is no other."""
+    if not len(gpu):
+        return [], []
+    count = "its GPU work" if is_all else counted(len(gpu), "GPU event{s}")
+    notes = [f"no launches of {count} are recorded, so that counts to the step in which it ran"]
+    late = trace.start[gpu] >= (trace.windows.ends[-1] if len(trace.windows) else np.inf)
+    if trace.duration[gpu[late]].sum() <= MOST_AFTER * trace.duration[trace.gpu].sum():
+        return [], notes
+    said = "much of the GPU's work ran after the last step, and no launches of it are recorded"
+    return [f"{said}: the host was far ahead, and nobody knows of which step it is"], notes
 
 
 def _hidden(trace: Trace, gpu: np.ndarray) -> int:
