@@ -290,6 +290,7 @@ def test_the_gain_of_all_of_them_is_that_of_their_rows():
     high = Rung((lever("tf32"), lever("fused")), [0.02, 0.03], [0.0] * 2)
     found = Tried(base, [low], [low])
     trying._judge(found, low, base)
+    assert "as it is: 173.2 ms" in text(found), "which is 3.46 times 50"
     assert "3.46x" in text(found) and "tf32 makes it 3.46 times as fast" in text(found)
     found.ladder.append(high)
     trying._judge(found, high, low)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from statistics import NormalDist, fmean, median
+from statistics import NormalDist, geometric_mean, median
 from typing import Any
 
 from grader.errors import UserError
@@ -115,8 +115,8 @@ class Rung:
 
     @property
     def mean_s(self) -> float:
-        """Seconds per step, over its runs."""
-        return fmean(self.step_s)
+        """Seconds per step, over its runs: such that a gain is the ratio of two of them."""
+        return geometric_mean(self.step_s)
 
     @property
     def alone_s(self) -> list[float]:
