@@ -150,6 +150,19 @@ READ_IN_TRAIN = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("    pass\n", "`prepare` wrote no such file"),
+        ("    open(folder / 'new' / 'tiles.bin', 'w')\n", "Make a folder before"),
+    ],
+)
+def test_a_file_that_is_not_there(where, says):
+    source = f"def prepare(dataset, folder):\n{where}def train(job):\n    yield open(job.folder / 'tiles.bin')\n"
+    result = grade(Submission(source), labs.get("2d_formats"), device="cpu", quick=True)
+    assert says in result.fatal and result.score == 0, result.fatal
+
+
 @pytest.mark.slow
 def test_what_is_trained_on_was_read():
     """The samples can be had without their files; to wait for those is what the lab is about."""

@@ -71,6 +71,7 @@ MEANINGS = (  # an error's kind or kinds, a pattern in its message, and what bot
     ),
     ("URLError|gaierror|ConnectionError", "name resolution", NO_NETWORK),
 )
+NO_FOLDER = "Make a folder before you write into it."
 UNFIT = "Waiting doesn't help. `grader doctor` says what this machine can grade."
 
 
@@ -116,6 +117,8 @@ def _what_to_do(error: ChildError, submission: Submission) -> str:
         )
     if error.kind == "TypeError" and error.asked == "start" and error.line is None:  # before the first of its lines
         return "It is called with one argument, the job."
+    if error.kind == "FileNotFoundError" and error.asked == "prepare" and "/prepared/" in error.message:
+        return NO_FOLDER
     return next(
         (means for kind, sign, means in MEANINGS if error.kind in kind.split("|") and re.search(sign, error.message)),
         "",

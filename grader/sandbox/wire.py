@@ -109,9 +109,10 @@ class Wire:
         compiles = (
             " If it compiles for that long, use fewer shapes, or leave out `max-autotune`." if method == "run" else ""
         )
+        ranks = " or ranks" if self.setting.ranks > 1 else ""
         return ChildError(
             f"{'It' if self.setting.trusted else 'The submission'} {what.get(method, f'did not finish ({method})')} within {limit_s:.0f} s. "
-            f"Look for a loop that never {'yields' if method == 'run' else 'ends'}, a deadlock among loader workers, or a wait for input.{compiles}",
+            f"Look for a loop that never {'yields' if method == 'run' else 'ends'}, a deadlock among loader workers{ranks}, or a wait for input.{compiles}",
             kind="timeout",
         )
 
