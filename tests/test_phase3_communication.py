@@ -192,7 +192,7 @@ def test_a_rank_that_never_arrives_is_not_waited_for():
     limits = Limits(first_step=2, step=2)
     with running(loop("import time\nif job.rank:\n    time.sleep(1000)"), ranks=2, limits=limits) as child:
         begun(child)
-        with pytest.raises(ChildError, match="gave no loss within 2 s.*a deadlock among loader workers or ranks,"):
+        with pytest.raises(ChildError, match=r"gave no loss within 2 s.*a deadlock among loader workers or ranks,"):
             child.run(1)
 
 
