@@ -236,6 +236,7 @@ def test_checkpoints_of_starter_and_solution_are_right(which):
     assert result.check("checkpoints").evidence["checkpoints"] >= 2
 
 
+@pytest.mark.slow
 def test_what_waits_to_be_written_at_the_end_of_a_block_is_told():
     """A drive so slow that a loop which waits for it takes longer for that than for its steps."""
     slow = replace(LAB.forms["cpu"], options=LAB.forms["cpu"].options | {"write_bps": 2e6})

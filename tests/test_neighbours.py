@@ -128,6 +128,7 @@ def test_time_in_which_the_grader_waits_for_a_processor_is_lost_too():
     assert share > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("body", "blamed"), [("while True: pass", False), ("time.sleep(1000)", True)])
 def test_a_loop_that_others_held_up_is_not_blamed_for_being_late(body, blamed):
     """It had 0 points for compiling in more than 180 s, with a tenth of a core. One that sleeps is late by itself."""

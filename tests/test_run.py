@@ -89,6 +89,7 @@ def test_a_path_in_another_encoding_than_the_locale_s(tmp_path):
     assert (here / "out" / "trace.json.gz").exists() and b"TypeError" not in done.stderr, done.stderr.decode()
 
 
+@pytest.mark.slow
 def test_a_job_on_another_device_is_not_told_that_it_ran_on_the_cpu(tmp_path):
     job = script(tmp_path, MODEL.replace("import torch\n", "import torch; torch.set_default_device('meta')\n"), STEPS)
     done = command(tmp_path, "--at-step", "6", "--stop", "--", sys.executable, job, "9000")

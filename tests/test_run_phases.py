@@ -2,6 +2,8 @@
 
 import sys
 
+import pytest
+
 from grader.frontends.run import summary
 from grader.own.record import record
 from tests.own_jobs import CLOCK, MODEL, STEPS, command, script, watched
@@ -44,6 +46,7 @@ def test_long_steps_that_come_seldom_are_told(tmp_path):
         assert ("1 s in the mean. Longer steps come seldom, and the report doesn't see them" in lines) == said
 
 
+@pytest.mark.slow
 def test_each_training_of_a_command_has_its_report(tmp_path):
     """The first one is killed, and can't say that it is over."""
     path = script(tmp_path, MODEL, STEPS, "if len(sys.argv) > 2: os.kill(os.getpid(), 9)\n")

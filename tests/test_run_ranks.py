@@ -54,6 +54,7 @@ def test_processes_that_train_side_by_side_each_have_a_number(tmp_path, capsys):
     assert [line for line in summary(seen, record(seen, [])) if line[1] != " "][1:3] == [" process 0", " process 1"]
 
 
+@pytest.mark.slow
 def test_two_ranks_record_the_same_steps(tmp_path):
     body = """
         torch.distributed.init_process_group("gloo")

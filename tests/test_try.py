@@ -80,6 +80,7 @@ WRITE = {
 }
 
 
+@pytest.mark.slow
 def test_levers_are_applied_and_the_losses_stay_near(tmp_path, job):
     """Several at once. Those that only move or hide work leave each loss as it was, bit for bit."""
     plain = Rung(())

@@ -84,9 +84,8 @@ class _Case:
     between: float  # ns per step in pauses between queued kernels, where that is much
     told: details.Told = field(default_factory=lambda: details.Told([]))
     rare: details.Rare | None = None
-    saves: float | None = (
-        None  # ns per step without the GPU's work of the cause alone, where the host may work beside it
-    )
+    # ns per step without the GPU's work of the cause alone, where the host may work beside it
+    saves: float | None = None
 
     @property
     def with_waits(self) -> bool:
@@ -103,7 +102,8 @@ class _Case:
         cause = self.cause
         if self.steps is None:
             return
-        if cause in ("transfer", "communication"):
+        slowed = (self.m.step_ns_traced or 0.0) > LONGER * self.step  # the recorded host is then not the job's
+        if cause in ("transfer", "communication") and not slowed:
             gpu, kind = classified(self.trace, self.steps)
             self.saves = saved(self.trace, self.steps, gpu[kind == PARTS.index(CAUSES[cause].parts[0])])
         if cause in ("host", "input"):
