@@ -158,20 +158,24 @@ def test_steps_made_before_the_first_earn_nothing(monkeypatch, nothing_left):
     assert measured_score(result) <= _run.NOISE
 
 
-def test_a_few_steps_in_store_count_where_little_gain_earns_all():
-    """4% more than it does is a sixth of the points where 1.27x earns all, and nothing to speak of where 3x does."""
+@pytest.mark.parametrize(
+    ("untimed_s", "target", "counts"),
+    [
+        (1.04, 1.27, True),  # 4% of what it ran: a sixth of the points
+        (1.04, 30.0, False),  # nothing to speak of where so much earns all
+        (0.89, 1.27, False),  # 1.5%: as honest starts differ
+    ],
+)
+def test_a_few_steps_in_store_count_where_little_gain_earns_all(untimed_s, target, counts):
     decide = decides(False, 1.27, LAB.forms["cpu"], Plan(min_pairs=2))
     pairs = (Pair(0.12, 0.1),) * 3
     starter = Arm(None, step_s=0.12, warm_steps=8, untimed_s=0.96, ran_s=7.2, ran_steps=60)  # type: ignore[arg-type]
-    submission = Arm(None, step_s=0.1, warm_steps=8, untimed_s=1.04, ran_s=6.0, ran_steps=60)  # type: ignore[arg-type]
+    submission = Arm(None, step_s=0.1, warm_steps=8, untimed_s=untimed_s, ran_s=6.0, ran_steps=60)  # type: ignore[arg-type]
+    policy = Policy("cpu", 1, decide, None, target=target)
     turns = [[Turn(2.0, 20, 0.0)]] * 3
-    found = {}
-    for target in (1.27, 30.0):
-        policy = Policy("cpu", 1, decide, None, target=target)
-        known = Race(pairs, decide(pairs))
-        found[target] = exhaust_stockpile(known, turns, starter, submission, policy, Plan(use_up_s=0), silent)
-    assert found[1.27].worked_ahead and found[1.27].decided.certain <= 1.2 / 1.04
-    assert not found[30.0].worked_ahead
+    found = exhaust_stockpile(Race(pairs, decide(pairs)), turns, starter, submission, policy, Plan(use_up_s=0), silent)
+    assert found.worked_ahead == counts
+    assert not counts or found.decided.certain <= 1.2 / 1.04
 
 
 TINY = LAB.forms["cpu"].options | {"layers": 1, "batch_size": 2}
