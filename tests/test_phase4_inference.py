@@ -86,6 +86,16 @@ def test_a_wrong_answer_changes_a_look_by_one_or_more_and_rounding_by_little():
     assert size([look()(n, (scores.bfloat16().float(), logits.bfloat16().float())) for n in range(300)]) < 0.04
 
 
+def refused(source: str, requests: int, **options) -> ChildError:
+    """What a loop is told that is asked for so many answers."""
+    with running(source, form=SMALL, **options) as child:
+        child.load()
+        child.start(1)
+        with pytest.raises(ChildError) as raised:
+            child.run(requests)
+    return raised.value
+
+
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
@@ -109,12 +119,7 @@ def serve(job):
         scores, logits = torch.zeros(6, 128), torch.zeros(4, 100)
         yield {answers}
 """
-    with running(source, form=SMALL) as child:
-        child.load()
-        child.start(1)
-        with pytest.raises(ChildError) as raised:
-            child.run(1)
-    assert words in raised.value.message
+    assert words in refused(source, 1).message
 
 
 def test_no_process_holds_requests_that_are_to_come():
@@ -151,12 +156,8 @@ def serve(job):
         time.sleep(0.1)
         yield torch.zeros(6, 128), torch.zeros(4, 100)
 """
-    with running(source, form=SMALL, limits=Limits(step=3.0, first_step=3.0)) as child:
-        child.load()
-        child.start(1)
-        with pytest.raises(ChildError) as raised:
-            child.run(200)
-    assert raised.value.kind in ("timeout", "crowded") and "gave no answer within 3 s" in raised.value.message
+    error = refused(source, 200, limits=Limits(step=3.0, first_step=3.0))
+    assert error.kind in ("timeout", "crowded") and "gave no answer within 3 s" in error.message
 
 
 @pytest.mark.parametrize(
@@ -180,12 +181,7 @@ def serve(job):
         harness.tell = lambda value: (tell(value), tell(value))[1] if "{told}" == "more" else tell(value + 1)
         yield torch.zeros(6, 128), torch.zeros(4, 100)
 """
-    with running(source, form=SMALL) as child:
-        child.load()
-        child.start(1)
-        with pytest.raises(ChildError) as raised:
-            child.run(1)
-    assert words in raised.value.message
+    assert words in refused(source, 1).message
 
 
 @pytest.mark.parametrize(
