@@ -44,17 +44,15 @@ class Seen:
     failed: str = ""  # why a process of it could not be watched
     gpu_busy: list[float] = field(default_factory=list)  # as nvidia-smi shows it, 0 to 1, while steps were timed
     looks: int = 0  # complete measurements, each of all ranks of a training
-    measured: list[tuple[dict[str, Any], dict[str, Any]]] = field(
-        default_factory=list
-    )  # the last one: process and look
+    # the last one: process and look
+    measured: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
     lost: list[float] = field(default_factory=list)  # share of each measurement, 0 to 1, that went to other programs
     status: int | None = None  # exit status of the command
     cut_short: bool = False  # it was ended at its limit
     left: list[int] = field(default_factory=list)  # process ids of what went on after the command's end
     seconds: float = 0.0
-    taken: dict[int, int] = field(
-        default_factory=dict
-    )  # measurements of each process, by its id, that `next_look` gave
+    # measurements of each process, by its id, that `next_look` gave
+    taken: dict[int, int] = field(default_factory=dict)
 
     def next_look(self) -> bool:
         """Take the next measurement as `measured`, once all who train side by side have come to it. Whether there was one."""

@@ -24,9 +24,8 @@ class Steps:
         self.calls = 0  # steps of all optimizers
         self.others = 0  # steps of other optimizers since the main one's last
         self.pause = 0  # the most of them between two of its steps
-        self.ended: weakref.WeakKeyDictionary = (
-            weakref.WeakKeyDictionary()
-        )  # former main ones: calls at the last step of each
+        # former main ones: calls at the last step of each
+        self.ended: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self.last = 0  # id of the one that stepped last
         self.in_turns = False  # models of one size are trained one after another, each for some steps
         self.begin_again = False  # what was counted so far were steps of a smaller one
