@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from grader.data import cache
 from grader.errors import UserError
-from grader.paths import REPOSITORY
+from grader.paths import with_this_package
 
 COUNT = 4000
 PART = 1000  # images that are worth a process of their own
@@ -231,11 +231,10 @@ def _helpers(dest: Path, count: int, seed: int, parts: int) -> Iterator[None]:
     programs and not forks: those work beside CUDA and in notebooks, too. One that fails is not missed, whoever is ready
     first makes what others have not."""
     command = [sys.executable, "-m", "grader.data.images", str(dest), "--count", str(count), "--seed", str(seed)]
-    path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
     helpers = [
         subprocess.Popen(
             [*command, "--part", f"{n}/{parts}"],
-            env=os.environ | {"PYTHONPATH": path},
+            env=with_this_package(),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )

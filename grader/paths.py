@@ -1,5 +1,6 @@
 """Where the course lies on this machine."""
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -21,6 +22,12 @@ def installed() -> bool:
 def course() -> Path:
     """Where notebooks/, labs/ and solutions/ lie as they were released."""
     return SHIPPED if installed() else REPOSITORY
+
+
+def with_this_package() -> dict[str, str]:
+    """This process's environment, in which another Python finds this package, whatever else of its name is installed."""
+    path = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(path)}
 
 
 def here() -> Path:

@@ -241,6 +241,47 @@ def test_where_nothing_is_kept_rights_stay_as_they_are(tmp_path):
     assert list(around(rights, [])) == rights
 
 
+# ---------------------------------------------------------------- beside another one
+
+LOOKS = """
+import sys
+
+sys.path.insert(0, sys.argv[1])  # as a notebook does
+
+from grader.frontends.ranks import Ranks
+from grader.sandbox import probe, rights, workspace
+
+
+def where(me):
+    import grader.paths
+
+    return str(grader.paths.PACKAGE)
+
+
+print(Ranks(1, cuda=False)(where), rights.no_own_loopback(), rights.has_own_shared_memory(False), workspace._may_give_users())
+print(probe.confinement())
+"""
+
+
+def test_programs_of_its_own_have_the_same_grader(tmp_path):
+    """Whatever else is installed, and however Python finds it."""
+    (tmp_path / "other" / "grader").mkdir(parents=True)
+    (tmp_path / "other" / "grader" / "__init__.py").write_text("raise ImportError('another grader')")
+    (tmp_path / "looks.py").write_text(LOOKS)
+    seen = [
+        subprocess.run(
+            [sys.executable, tmp_path / "looks.py", REPOSITORY],
+            env=os.environ | {"PYTHONPATH": str(path)} | more,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        for path, more in ((REPOSITORY, {}), (tmp_path / "other", {"PYTHONSAFEPATH": "1"}))
+    ]
+    assert seen[0].stdout == seen[1].stdout != "", seen[1].stderr
+
+
 # ---------------------------------------------------------------- a front end without widgets
 
 

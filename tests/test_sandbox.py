@@ -26,7 +26,7 @@ from variants import trains_ahead
 from grader.data.cache import cache_dir
 from grader.devices import NO_MULTICAST
 from grader.measure.blocks import Arm, Plan, pair
-from grader.paths import REPOSITORY
+from grader.paths import PACKAGE, REPOSITORY
 from grader.sandbox import confine, freeze, rights
 from grader.sandbox import fork_server as servers
 from grader.sandbox.child_error import ChildError
@@ -617,6 +617,32 @@ def test_loader_workers_of_every_kind(context):
             plain.load()
             plain.start(1)
             assert child.run(3)[1] == plain.run(3)[1]
+
+
+@pytest.fixture
+def another_grader(monkeypatch, open_folder) -> Iterator[None]:
+    """Another checkout's, which this Python finds as well; a server of this one's own that has started so."""
+    (open_folder / "grader").mkdir()
+    (open_folder / "grader" / "__init__.py").write_text("raise ImportError('another grader')")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), str(open_folder)]))
+    monkeypatch.setattr(servers, "_server", None)
+    yield
+    servers.fork_server().close()
+
+
+@pytest.mark.parametrize("context", ["fork", "forkserver", "spawn"])
+def test_processes_that_a_loop_starts_have_this_grader(context, another_grader):
+    top = "import multiprocessing\n\ndef where(answers):\n    import grader.paths\n    answers.put(str(grader.paths.PACKAGE))\n\n"
+    body = f"""
+        context = multiprocessing.get_context({context!r})
+        answers = context.SimpleQueue()
+        worker = context.Process(target=where, args=(answers,))
+        worker.start()
+        worker.join()
+        return None if worker.exitcode else answers.get()
+    """
+    with running(top + probing(body)) as child:
+        assert answer(child) == str(PACKAGE), child.output()
 
 
 # ---------------------------------------------------------------- taking turns

@@ -19,7 +19,7 @@ import dask
 
 from grader import machine
 from grader.machine import CORES
-from grader.paths import REPOSITORY
+from grader.paths import with_this_package
 from grader.version import version
 
 TIMED = 0.86  # the share of a grade after which nothing is timed any more
@@ -36,7 +36,6 @@ class Process:
     """A process that grades, started ahead: it has imported what it needs when its job comes."""
 
     def __init__(self) -> None:
-        modules = filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH")))
         self._used = False
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the process)
         self._process = subprocess.Popen(
@@ -45,7 +44,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=self._said,
             cwd="/",  # nothing that lies in a course's folder is imported
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(modules)},
+            env=with_this_package(),
             start_new_session=True,
         )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from grader.course import execute
 from grader.course.outline import lessons
-from grader.paths import REPOSITORY
+from grader.paths import with_this_package
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"no such notebook: {', '.join(missing)}", file=sys.stderr)
         return 2
     # kernels are children of this process: they use the package that the lessons belong to, installed or not
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+    os.environ.update(with_this_package())
     failed, began = [], time.monotonic()
     for number, path in enumerate(chosen):
         passed = time.monotonic() - began

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from grader import paths
 from grader.devices import NO_MULTICAST
 from grader.frontends import lesson
 
@@ -31,7 +32,12 @@ class Ranks:
     def __init__(self, count: int, cuda: bool):
         folder = lesson.scratch_folder()
         # off where nobody asked for it
-        environment = {**NO_MULTICAST, **os.environ, "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+        environment = {
+            **NO_MULTICAST,
+            **paths.with_this_package(),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "NCCL_SOCKET_IFNAME": "lo",
+        }
         self.log = folder / "log"
         command = [sys.executable, "-m", "grader.frontends.ranks", "nccl" if cuda else "gloo", str(folder / "store")]
         with self.log.open("a") as log:

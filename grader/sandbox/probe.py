@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from grader.paths import DATA, REPOSITORY, course
+from grader.paths import DATA, REPOSITORY, course, with_this_package
 from grader.sandbox import confine
 from grader.sandbox.rights import file_rights, kept_from_children, memory_limit
 from grader.sandbox.workspace import Workspace
@@ -117,7 +117,8 @@ def _tried(spec: dict[str, Any]) -> dict[str, bool]:
             input=json.dumps(spec),
             capture_output=True,
             text=True,
-            cwd=REPOSITORY,  # where this package is found
+            env=with_this_package(),
+            cwd=REPOSITORY,  # nothing that lies in the working folder is imported
             timeout=TRIAL_S,
             check=False,
         )

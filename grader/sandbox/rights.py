@@ -14,7 +14,7 @@ from pathlib import Path
 from grader import machine
 from grader.data.cache import cache_dir
 from grader.devices import NO_MULTICAST
-from grader.paths import DATA, PACKAGE, REPOSITORY, SHIPPED, installed
+from grader.paths import DATA, PACKAGE, REPOSITORY, SHIPPED, installed, with_this_package
 from grader.sandbox import confine
 
 # what ranks talk by; a cluster's own settings may name a network that a child cannot reach
@@ -142,7 +142,9 @@ def make_uvm() -> None:
 def no_own_loopback() -> str:
     """Why a process of this user cannot have a loopback of its own, '' where it can."""
     program = "from grader.sandbox import confine; confine.own_loopback()"
-    tried = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-c", program]
+    env = with_this_package()
+    tried = subprocess.run(command, env=env, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
     return (tried.stderr.strip().splitlines() or ["no reason given"])[-1] if tried.returncode else ""
 
 
@@ -202,4 +204,5 @@ def has_own_shared_memory(own_user: bool) -> bool:
     """Whether a child, with a user of its own or not, can have a /dev/shm of its own."""
     program = f"from grader.sandbox import confine; confine.own_shared_memory(4096); {own_user} and confine.give_up_root(30_000)"
     command = [sys.executable, "-c", program]
-    return subprocess.run(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    tried = subprocess.run(command, env=with_this_package(), cwd=REPOSITORY, stderr=subprocess.DEVNULL, check=False)
+    return tried.returncode == 0

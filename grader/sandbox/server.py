@@ -215,6 +215,8 @@ def _enter(spec: dict[str, Any], output: int) -> None:
     os.environ.clear()
     os.environ.update(spec["environment"])
     tempfile.tempdir = None  # found out by the server for itself; TMPDIR is another one here
+    # loader workers that are spawned take this path, and cannot list the folder in which the server found this package
+    sys.path.insert(0, os.path.join(spec["home"], "lib"))
     confine.enter(spec)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from grader.data.cache import cache_dir, make_dir
-from grader.paths import DATA, PACKAGE, REPOSITORY, temporary
+from grader.paths import DATA, PACKAGE, REPOSITORY, temporary, with_this_package
 from grader.sandbox import folders
 from grader.sandbox.child_error import ChildError
 
@@ -129,4 +129,5 @@ def _may_give_users() -> bool:
         "for path in sys.argv[1:]: os.listdir(path)"
     )
     command = [sys.executable, "-c", program, *map(str, needed)]
-    return subprocess.run(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    tried = subprocess.run(command, env=with_this_package(), cwd=REPOSITORY, stderr=subprocess.DEVNULL, check=False)
+    return tried.returncode == 0

@@ -14,6 +14,7 @@ from grader.frontends.commands.labs import form_here
 from grader.grading.forms import fitted, lacking
 from grader.labs.lab import AnyLab, Lab
 from grader.measure import calibration
+from grader.paths import REPOSITORY, with_this_package
 from grader.safe_text import cores_text
 from grader.sandbox import rights
 from grader.sandbox.probe import Confinement, confinement
@@ -102,7 +103,7 @@ def _measure_peaks(gpu: str) -> Path:
     if not machine.wait_idle():
         raise ValueError("another program keeps this GPU busy. Call `grader doctor` again when it is free.")
     command = [sys.executable, "-m", "grader.workloads.peaks"]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[3])
+    made = subprocess.run(command, capture_output=True, text=True, timeout=120, env=with_this_package(), cwd=REPOSITORY)
     if made.returncode:
         raise ValueError((made.stderr.strip().splitlines() or ["it failed"])[-1])
     return keep(gpu, machine.gpu_capability(), json.loads(made.stdout))
