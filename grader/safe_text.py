@@ -124,6 +124,11 @@ def times(factor: float) -> str:
     return f"{factor:.{digits}f}x"
 
 
+def rough_time(seconds: float) -> str:
+    """For what is to come: "25 s", in fives, and from 90 s on "2 min"."""
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{max(5, 5 * round(seconds / 5))} s"
+
+
 def plausible(value: Any) -> float | None:
     """A speed-up or a time as a float, or None. Beyond a million either way it is nonsense, not a measurement."""
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -64,7 +64,10 @@ def make_keys(folder: Path, users: list[str]) -> list[Path]:
         made[-1].parent.mkdir(exist_ok=True)
         _write(made[-1], text + (folder / "door-ca.pem").read_bytes())
         with open(folder / "users.txt", "a", encoding="ascii") as file:
-            file.write(f"\n{name} {_fingerprint(text)}\n")  # an editor may have left the last line without its end
+            certificate = ssl.PEM_cert_to_DER_cert(text[text.index(b"-----BEGIN CERTIFICATE") :].decode("ascii"))
+            file.write(
+                f"\n{name} {fingerprint(certificate)}\n"
+            )  # an editor may have left the last line without its end
     return made
 
 
@@ -212,11 +215,6 @@ def _damaged(path: Path) -> UserError:
         f"{path} is damaged, or was not made by `grader pool keys`. Copy it again from where the keys were "
         f"made. If there is no other copy, you need new keys. {ANEW}"
     )
-
-
-def _fingerprint(pem: bytes) -> str:
-    text = pem.decode("ascii")
-    return fingerprint(ssl.PEM_cert_to_DER_cert(text[text.index("-----BEGIN CERTIFICATE") :]))
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -87,7 +87,7 @@ def packed(found: Sequence[Entry]) -> Iterator[Packed | str]:
     """The files of an archive by path; a text for each that cannot be used."""
     named = {entry.name: entry for entry in found if is_file(entry)}
     system = _system(named)
-    whose = _READERS[system](named)
+    whose = _READERS.get(system) or _READERS_OF_ALL[system](named)
     for name, entry in sorted(named.items()):
         if ".." in PurePosixPath(name).parts or name.startswith("/") or re.match(r"[A-Za-z]:", name):
             yield f"{name}: its path leads out of the archive"
@@ -159,47 +159,42 @@ def _is_the_system_s(system: str, name: str) -> bool:
     return own == {BRIGHTSPACE: "index.html", GRADESCOPE: _GRADESCOPE}.get(system)
 
 
-# ---------------------------------------------------------------- one reader of each system: entries by name -> who, of an entry
+# ---------------------------------------------------------------- one reader of each system
 
-Whose = Callable[[Entry], Sequence[Packed] | None]  # one for each of a group; None where nothing says whose it is
-
-
-def _of_moodle(named: Mapping[str, Entry]) -> Whose:
-    def whose(entry: Entry) -> Sequence[Packed] | None:
-        parts = PurePosixPath(entry.name).parts
-        found = next((match for part in parts if (match := _MOODLE.fullmatch(part))), None)
-        if not found:
-            return None
-        own = found["file"] if found.string == parts[-1] and found["file"] else parts[-1]
-        person = Person(MOODLE, found["name"], found["number"] or "")
-        return [Packed(person, entry.name, own, entry.when, False, entry.read)]
-
-    return whose
+Told = Sequence[Packed] | None  # one for each of a group; None where nothing says whose it is
+Whose = Callable[[Entry], Told]
 
 
-def _of_canvas(named: Mapping[str, Entry]) -> Whose:
-    def whose(entry: Entry) -> Sequence[Packed] | None:
-        found = _CANVAS.fullmatch(PurePosixPath(entry.name).name)
-        if not found:
-            return None
-        person, own = Person(CANVAS, found["name"] or "", found["number"]), found["file"] or found["typed"]
-        return [Packed(person, entry.name, own, entry.when, bool(found["late"]), entry.read, int(found["id"] or 0))]
-
-    return whose
+def _named_part(system: re.Pattern[str], entry: Entry) -> tuple[re.Match[str], str] | None:
+    """The part of a path that a system named, and the file's own name."""
+    parts = PurePosixPath(entry.name).parts
+    found = next((match for part in parts if (match := system.fullmatch(part))), None)
+    return found and (found, (found.string == parts[-1] and found["file"]) or parts[-1])
 
 
-def _of_brightspace(named: Mapping[str, Entry]) -> Whose:
-    def whose(entry: Entry) -> Sequence[Packed] | None:
-        parts = PurePosixPath(entry.name).parts
-        found = next((match for part in parts if (match := _BRIGHTSPACE.fullmatch(part))), None)
-        if not found:
-            return None
-        own = found["file"] if found.string == parts[-1] and found["file"] else parts[-1]
-        clock = re.sub(r"\b(\d{1,2})(\d\d)(?=\s*[AP]M\b|$)", r"\1:\2", found["when"])  # 1030 AM
-        person = Person(BRIGHTSPACE, found["name"], found["number"], found["login"] or "")
-        return [Packed(person, entry.name, own, moment(clock), False, entry.read)]
+def _of_moodle(entry: Entry) -> Told:
+    if not (named := _named_part(_MOODLE, entry)):
+        return None
+    found, own = named
+    person = Person(MOODLE, found["name"], found["number"] or "")
+    return [Packed(person, entry.name, own, entry.when, False, entry.read)]
 
-    return whose
+
+def _of_canvas(entry: Entry) -> Told:
+    found = _CANVAS.fullmatch(PurePosixPath(entry.name).name)
+    if not found:
+        return None
+    person, own = Person(CANVAS, found["name"] or "", found["number"]), found["file"] or found["typed"]
+    return [Packed(person, entry.name, own, entry.when, bool(found["late"]), entry.read, int(found["id"] or 0))]
+
+
+def _of_brightspace(entry: Entry) -> Told:
+    if not (named := _named_part(_BRIGHTSPACE, entry)):
+        return None
+    found, own = named
+    clock = re.sub(r"\b(\d{1,2})(\d\d)(?=\s*[AP]M\b|$)", r"\1:\2", found["when"])  # 1030 AM
+    person = Person(BRIGHTSPACE, found["name"], found["number"], found["login"] or "")
+    return [Packed(person, entry.name, own, moment(clock), False, entry.read)]
 
 
 def _of_blackboard(named: Mapping[str, Entry]) -> Whose:
@@ -214,7 +209,7 @@ def _of_blackboard(named: Mapping[str, Entry]) -> Whose:
             if says and (match := _BLACKBOARD.fullmatch(PurePosixPath(name).name)):
                 people[match["title"]] = Person(BLACKBOARD, says[1], login=says[2])
 
-    def whose(entry: Entry) -> Sequence[Packed] | None:
+    def whose(entry: Entry) -> Told:
         found = _BLACKBOARD.fullmatch(PurePosixPath(entry.name).name)
         if not found:
             return None
@@ -227,7 +222,7 @@ def _of_blackboard(named: Mapping[str, Entry]) -> Whose:
 
 
 def _of_sakai(named: Mapping[str, Entry]) -> Whose:
-    def whose(entry: Entry) -> Sequence[Packed] | None:
+    def whose(entry: Entry) -> Told:
         path = PurePosixPath(entry.name)
         for folder in reversed(path.parents):  # what lies further in a student may have named
             clock, match = named.get(str(folder / "timestamp.txt")), _SAKAI.fullmatch(folder.name)
@@ -241,17 +236,14 @@ def _of_sakai(named: Mapping[str, Entry]) -> Whose:
     return whose
 
 
-def _of_ilias(named: Mapping[str, Entry]) -> Whose:
-    def whose(entry: Entry) -> Sequence[Packed] | None:
-        *folders, own = PurePosixPath(entry.name).parts
-        found = next((match for part in folders if (match := _ILIAS.fullmatch(part))), None)
-        if not found:
-            return None
-        person = Person(ILIAS, f"{found['first']} {found['last']}", found["number"], found["login"])
-        late = _ILIAS_LATE.match(own)
-        return [Packed(person, entry.name, own[late.end() if late else 0 :], entry.when, bool(late), entry.read)]
-
-    return whose
+def _of_ilias(entry: Entry) -> Told:
+    *folders, own = PurePosixPath(entry.name).parts
+    found = next((match for part in folders if (match := _ILIAS.fullmatch(part))), None)
+    if not found:
+        return None
+    person = Person(ILIAS, f"{found['first']} {found['last']}", found["number"], found["login"])
+    late = _ILIAS_LATE.match(own)
+    return [Packed(person, entry.name, own[late.end() if late else 0 :], entry.when, bool(late), entry.read)]
 
 
 def _gradescope(paths: Iterable[PurePosixPath]) -> PurePosixPath | None:
@@ -270,7 +262,7 @@ def _of_gradescope(named: Mapping[str, Entry]) -> Whose:
     except (yaml.YAMLError, RecursionError, KeyError):
         said = None
 
-    def whose(entry: Entry) -> Sequence[Packed] | None:
+    def whose(entry: Entry) -> Told:
         path = PurePosixPath(entry.name)
         key = path.relative_to(folder).parts[0] if folder in path.parents else ""
         about = said.get(key) if isinstance(said, dict) else None
@@ -306,7 +298,7 @@ def _of_forms(named: Mapping[str, Entry]) -> Whose:
     first, last = (sum(_is_of_a_lab(stem.split(_FORMS)[end]) for stem in stems) for end in (0, -1))
     at = 0 if last > first else -1
 
-    def whose(entry: Entry) -> Sequence[Packed] | None:
+    def whose(entry: Entry) -> Told:
         path = PurePosixPath(entry.name)
         first, _, rest = path.stem.partition(_FORMS)
         name, own = (first, rest) if at == 0 else path.stem.rpartition(_FORMS)[::-2]
@@ -336,7 +328,7 @@ def _of_folders(named: Mapping[str, Entry]) -> Whose:
         shared = (*shared, _TURNED_IN)
     alone = all(folders == shared for folders in handed_in)
 
-    def whose(entry: Entry) -> Sequence[Packed] | None:
+    def whose(entry: Entry) -> Told:
         folders, file = of[entry.name], PurePosixPath(entry.name).name
         inside = folders[: len(shared)] == shared
         if drafts and not inside:
@@ -348,13 +340,16 @@ def _of_folders(named: Mapping[str, Entry]) -> Whose:
     return whose
 
 
-_READERS: dict[str, Callable[[Mapping[str, Entry]], Whose]] = {
+# by an entry's own path, and by all entries
+_READERS: dict[str, Whose] = {
     MOODLE: _of_moodle,
     CANVAS: _of_canvas,
     BRIGHTSPACE: _of_brightspace,
+    ILIAS: _of_ilias,
+}
+_READERS_OF_ALL: dict[str, Callable[[Mapping[str, Entry]], Whose]] = {
     BLACKBOARD: _of_blackboard,
     SAKAI: _of_sakai,
-    ILIAS: _of_ilias,
     GRADESCOPE: _of_gradescope,
     FORMS: _of_forms,
     PLAIN: _of_folders,

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from grader import labs
 from grader.classroom.cells import explanation, grade_id, lab_of, of_another_release, places, text_of
 from grader.errors import UserError
@@ -26,8 +28,7 @@ LINK = "The notebook is a link to another file, which is not graded. Hand in the
 
 @dataclass(frozen=True)
 class Job:
-    """One grade to be made. plan: what is measured where that is not the usual; repeat: tells apart grades of the same
-    submission that are all to be made."""
+    """One grade to be made. plan: what is measured, if not the usual; repeat: tells apart grades of the same submission."""
 
     lab: str
     submission: Submission
@@ -57,18 +58,13 @@ class Job:
 
     @classmethod
     def from_json(cls, text: str) -> Job:
-        d = json.loads(text)
-        s = d["submission"]
-        prediction = None if s["prediction"] is None else tuple((name, value) for name, value in s["prediction"])
-        submission = Submission(s["source"], tuple(s["starts"]), tuple(s["elsewhere"]), prediction, s["student"])
-        return cls(**d | {"submission": submission, "plan": Plan(**d["plan"]) if d["plan"] else None})
+        return msgspec.json.decode(text, type=cls)
 
 
 @dataclass(frozen=True)
 class Call:
-    """A function of the course's own, "module:name", that a worker calls with `arguments` (JSON values) where else it
-    makes a grade. What it returns is the record's "result". lab: the folder of the result; content: whatever it reads, as
-    text. Nobody but a pool's own clients can have one made: the front door takes in nothing but jobs."""
+    """A function of the course's own, "module:name", that a worker calls where else it makes a grade: what it returns is the record's
+    "result". lab: the folder of the result; content: whatever it reads, as text. The front door takes in nothing but jobs."""
 
     lab: str
     function: str
@@ -157,8 +153,7 @@ def _released(path: Path) -> dict[str, Any]:
 
 
 def misplaced(submitted: Path) -> list[str]:
-    """Notebooks below SUBMITTED that are at no lab's place, STUDENT/LAB/LAB.ipynb, which nobody grades; and what to do where that
-    place is free, and they say which lab they are of."""
+    """Notebooks below SUBMITTED that are not at STUDENT/LAB/LAB.ipynb, which nobody grades; and how to put them there."""
     places = {(name, f"{name}.ipynb") for name in labs.NAMES}
     found = [Path(entry.path).relative_to(submitted) for entry in _below(submitted) if entry.name.endswith(".ipynb")]
     lost = [path for path in found if path.parts[1:] not in places and not any(map(_hidden, path.parts))]
@@ -182,8 +177,7 @@ def _move(submitted: Path, path: Path) -> str:
 
 
 def no_plain_files(submitted: Path) -> list[str]:
-    """Links, pipes and the like below SUBMITTED. nbgrader reads and copies whatever they lead to: a file of the instructor's,
-    or one without an end."""
+    """Links, pipes and the like below SUBMITTED. nbgrader reads and copies whatever they lead to."""
     return [
         os.path.relpath(each.path, submitted) for each in _below(submitted) if not each.is_file(follow_symlinks=False)
     ]
@@ -249,17 +243,14 @@ def _closed(path: Path) -> bool:
 
 
 def submission_in(notebook: Any) -> Submission:
-    """The submission in a student's notebook (its JSON), as `grader class` and `nbgrader autograde` both read it. Raises
-    UserError where there is none that can be used."""
+    """The submission in a student's notebook (its JSON), for `grader class` and `nbgrader autograde`. Raises UserError without one."""
     name = "The notebook"
     return from_cells(code_cells(notebook, name), name)
 
 
 def restored(notebook: Any, released: Any) -> Any:
-    """The notebook as `nbgrader autograde` grades it: a cell that was released is of the type that it was released with,
-    and holds what was released where it is not a learner's to change. Of several copies the last one that was changed
-    is the cell; the others are plain ones. A cell without metadata is known by its id,
-    or by its text."""
+    """The notebook as `nbgrader autograde` grades it: a cell that was released has its type, and its text where that is not a
+    learner's to change. Of several copies the last one that was changed is the cell; the others are plain ones."""
     known = {name: cell for cell in released["cells"] if (name := grade_id(cell)) is not None}
     if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):
         return notebook  # said by whoever reads its cells

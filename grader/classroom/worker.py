@@ -1,7 +1,6 @@
-"""What runs on a Dask worker: each submission's grade in a process of its own, watched from here.
+"""What runs on a Dask worker: each submission's grade in a process of its own, so that one that dies or hangs costs only itself.
 
-A grade that dies or hangs costs only itself. Nothing of a learner's runs in this process or in that one, only in that
-one's confined children."""
+Nothing of a learner's runs in this process or in that one, only in that one's confined children."""
 
 import contextlib
 import json
@@ -118,11 +117,9 @@ def start_ahead() -> Process:
 
 
 def run(job: str, limit_s: float, topic: str = "", keep: bool = False) -> str:
-    """Grade a job (`Job.to_json`) on this worker. Returns JSON: {"result", "machine", "version", "seconds", "worker"}, or
-    {"failed": message} in place of the first two. `seconds`: how long the grade had this worker's device. Progress goes
-    to the scheduler's `topic`, with the task's key. keep: the process that grades makes the next job, too, unless this one
-    failed. It saves a start of some seconds, and is for the course's own loops: one learner's grade shares nothing with
-    another's."""
+    """Grade a job (`Job.to_json`) on this worker. Returns JSON: {"result", "machine", "version", "seconds", "worker"}, or {"failed":
+    message} in place of the first two. Progress goes to the scheduler's `topic`, with the task's key. keep: the process that grades
+    makes the next job, too, unless this one failed: for the course's own loops, as learners share nothing."""
     global _next
     from distributed import get_worker
 
@@ -196,17 +193,13 @@ def dask_setup(worker: Any) -> None:
     """Dask calls this when a worker starts (`preload`): pins every thread it has, so that all it starts is pinned. One whose pool
     did not say on which cores, a job of SLURM, has the share of its GPUs."""
     global _scheduled
-    _let_go_of_threads()
-    os.environ[CORES] = os.environ.get(CORES) or machine.written(machine.share(len(machine.gpus()))[0])
-    _pin()
-    _scheduled = machine.scheduling(0)
-
-
-def _let_go_of_threads() -> None:
-    """Dask starts its workers with OMP_NUM_THREADS=1 and the like; a notebook's kernel would inherit that, and measure it."""
+    # Dask starts its workers with OMP_NUM_THREADS=1 and the like; a notebook's kernel would inherit that, and measure it
     for name, value in dask.config.get("distributed.nanny.pre-spawn-environ", {}).items():
         if os.environ.get(name) == str(value):
             del os.environ[name]
+    os.environ[CORES] = os.environ.get(CORES) or machine.written(machine.share(len(machine.gpus()))[0])
+    _pin()
+    _scheduled = machine.scheduling(0)
 
 
 def _pin() -> None:

@@ -16,7 +16,7 @@ from grader.frontends.options import add_unconfined
 from grader.frontends.pool import add_pool, check_confined, open_pool, prepare_data
 from grader.progress import bar
 from grader.result import write_text
-from grader.safe_text import clean, tell
+from grader.safe_text import clean, rough_time, tell
 
 RESULTS, GRADEBOOK = "measured", "gradebook.db"  # beside the submissions
 LINKS = "These are links or other things that aren't plain files. Delete them before nbgrader reads or copies what they lead to"
@@ -89,8 +89,7 @@ def _left(seconds: float, count: int) -> str:
     """How long the rest takes. A loop that hangs takes as long as it is let, whatever the others took."""
     if not count:
         return ""
-    about = f"about {seconds / 60:.0f} min" if seconds >= 90 else f"about {max(5, 5 * round(seconds / 5))} s"
-    return f"; {count} left, {about}, some minutes more where a loop hangs"
+    return f"; {count} left, about {rough_time(seconds)}, some minutes more where a loop hangs"
 
 
 def grade_class(options: argparse.Namespace) -> int:

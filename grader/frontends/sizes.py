@@ -78,7 +78,8 @@ def _form_rows(form: AnyForm) -> Rows:
     options: Options = getattr(form, "options", {})
     describe = OF_WORKLOAD.get(form.workload.rpartition(".")[2])
     if isinstance(form, Bench):
-        return _bench(form)
+        timed = form.timed
+        return {"timed on": f"{timed['rows']:,} rows of {timed['width']:,}, {timed['type']}"} if timed else {}
     if not describe or not options:
         return {}
     rows = describe(options, getattr(form, "data", ""))
@@ -251,11 +252,6 @@ def _top_ops(options: Options, data: str) -> Rows:
         "frame": f"{samples:,} samples of sound",
         "batch": f"{batch} x {length} frames",
     }
-
-
-def _bench(form: Bench) -> Rows:
-    timed = form.timed
-    return {"timed on": f"{timed['rows']:,} rows of {timed['width']:,}, {timed['type']}"} if timed else {}
 
 
 OF_WORKLOAD: dict[str, Callable[[Options, str], Rows]] = {

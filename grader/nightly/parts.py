@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean, geometric_mean, stdev
 from typing import Any, Protocol
 
 from grader import labs
@@ -112,9 +112,8 @@ def plan(
     adversaries: tuple[int, int] = (1, 1),
     lacks: dict[str, str] | None = None,
 ) -> list[Part]:
-    """All parts of a night on "cpu" or "cuda". chosen: some labs; lessons: some lessons, "2_data/3_overlap" or "2_data";
-    adversaries: (i, n) for the i-th of n shares of them; lacks: see `lacking`, which is asked where it is None. Raises
-    UserError for one that is not there."""
+    """All parts of a night on "cpu" or "cuda". lessons: "2_data/3_overlap" or "2_data"; adversaries: (i, n) for the i-th of n shares;
+    lacks: see `lacking`, which is asked where it is None. Raises UserError for one that is not there."""
     kinds, made = set(kinds), []
     if unknown := kinds - set(KINDS):
         raise UserError(
@@ -268,12 +267,9 @@ def _graded(found: Outcome, results: list[Result]) -> None:
             found.repeats.append(values)
             found.noise = noise
     for name in {name for values in found.repeats for name in values}:
-        found.values[name] = _mean([values[name] for values in found.repeats if name in values])
+        every = [values[name] for values in found.repeats if name in values]
+        found.values[name] = geometric_mean(every) if min(every) > 0 else fmean(every)
     found.values |= {"points": best.score, "out_of": best.measured_max}
-
-
-def _mean(values: list[float]) -> float:
-    return math.exp(fmean(map(math.log, values))) if min(values) > 0 else fmean(values)
 
 
 def figures(result: Result) -> tuple[dict[str, float], dict[str, float]]:

@@ -31,10 +31,8 @@ def timeline(
     exactly: bool = False,
 ) -> dict[str, Any]:
     """The first `steps` steps after `skip_first`, or the longest and its neighbours if it takes far longer than the others and not
-    `exactly` those first ones are asked for. JSON values only, times in integer ns relative to "origin_ns".
-
-    step_ns: length of a step measured without the profiler, to be written beside the picture. gaps: `Analysis.gaps` if it is
-    there already."""
+    `exactly` those first ones are asked for. JSON values only, times in integer ns relative to "origin_ns". step_ns: length of a step
+    without the profiler, to be written beside the picture. gaps: `Analysis.gaps` if it is there already."""
     result: dict[str, Any] = {
         "origin_ns": 0,
         "span_ns": 0,  # to the end of the last step, or of the GPU work launched in it if that is later
@@ -173,7 +171,9 @@ def _shares(parts: dict[str, intervals.Intervals], low: int, high: int) -> dict[
     for name, spans in parts.items():
         taken = intervals.joined(taken, spans)
         # Rounded as running totals, so that the parts of a bin always add up to 1000.
-        total = np.rint(1000 * _covered(intervals.clip(taken, low, high), edges) / max((high - low) / BINS, 1))
+        total = np.rint(
+            1000 * np.diff(intervals.before(intervals.clip(taken, low, high), edges)) / max((high - low) / BINS, 1)
+        )
         total = np.clip(total.astype(int), below, 1000)
         if (total > below).any():
             shares[name] = (total - below).tolist()
@@ -181,12 +181,3 @@ def _shares(parts: dict[str, intervals.Intervals], low: int, high: int) -> dict[
     if (below < 1000).any():
         shares["idle"] = (1000 - below).tolist()
     return shares
-
-
-def _covered(spans: intervals.Intervals, edges: np.ndarray) -> np.ndarray:
-    """Time within each bin that disjoint, ordered spans cover."""
-    if not len(spans[0]):
-        return np.zeros(len(edges) - 1)
-    points = np.stack(spans, axis=1).ravel()
-    covered = np.stack((np.zeros(len(spans[0]), np.int64), spans[1] - spans[0]), axis=1).ravel().cumsum()
-    return np.diff(np.interp(edges, points, covered))

@@ -1,7 +1,6 @@
 """What a notebook shows: a note or a report, as HTML with the same as plain text beside it.
 
-Each call has one output, which is written over: first the progress, last the answer. That needs no widgets, so a notebook
-that papermill or nbconvert executed holds the answer and not the remains of a bar."""
+Each call has one output, which is written over, without widgets: an executed notebook holds the answer, not the remains of a bar."""
 
 import sys
 import time
@@ -15,7 +14,7 @@ from grader import web_page
 from grader.frontends import report
 from grader.frontends.silence import PREPARED, Silence
 from grader.result import Result
-from grader.safe_text import clean, prose_to_html, to_html
+from grader.safe_text import clean, prose_to_html, rough_time, to_html
 
 WORD = 10  # characters: a text of so many, such as a number, is not broken
 
@@ -49,8 +48,7 @@ class Output:
 
 
 class ProgressBar:
-    """Progress in an output. It moves only when it is told, between measurements: a bar that runs on by itself keeps a
-    core of this very machine busy with drawing while a block is timed."""
+    """Progress in an output. It moves only when it is told, between measurements: drawing keeps a core of this very machine busy."""
 
     def __init__(self, output: Output, after: str = "") -> None:
         """after: what stands below the bar."""
@@ -61,7 +59,7 @@ class ProgressBar:
         if share <= PREPARED or not self._share:
             self.began = time.monotonic()
         seconds = time.monotonic() - self.began
-        left = f", about {_seconds(seconds / share * (1 - share))} left" if seconds > 3 and 0.1 < share < 1 else ""
+        left = f", about {rough_time(seconds / share * (1 - share))} left" if seconds > 3 and 0.1 < share < 1 else ""
         self._share = share
         self._silence.after(what, lambda: self._show(f"{what}{left}"))
 
@@ -78,10 +76,6 @@ class ProgressBar:
         after = [self._after] if self._after else []
         note = Note("", [said], picture=bar, after=after, line=f"[{100 * self._share:3.0f}%] {said}", live=True)
         note.show(self._output)
-
-
-def _seconds(seconds: float) -> str:
-    return f"{max(5, 5 * round(seconds / 5))} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 @dataclass(frozen=True)
