@@ -37,8 +37,7 @@ FOR_NOTEBOOKS = {
 
 
 def lab(name: str, device: str = "auto", quick: bool = False, **more: Any) -> Any:
-    """The lab `name`, for use in a notebook (see `grader.frontends.notebook.base.NotebookLab`). Registers %%submission. more:
-    what a lab of this kind takes besides."""
+    """The lab `name` in a notebook (see `NotebookLab`). Registers %%submission. more: what a lab of this kind takes besides."""
     from grader.frontends.notebook import open_lab  # not before: `import grader` must stay light
 
     return open_lab(name, device=device, quick=quick, **more)

@@ -142,10 +142,8 @@ def measure_spread(
 ) -> dict[str, Any]:
     """How far honest forms of the loop end from the reference solution after as many steps from the same seed.
 
-    The worst over forms, and over all steps so far, since a slow form is trained no longer than `AFFORDABLE_S`; the median over seeds,
-    since one from which trainings part early must not widen what is allowed from all others. It depends on no machine, so it is part of
-    the lab; maintainers make it once per change of the workload. Raises UserError where the lab has no form for this device, trains
-    nothing, or `seeds` is below 1."""
+    The worst over forms, and over all steps so far, as slow forms are not trained to the end; the median over seeds, as trainings from
+    some part early. It holds for all machines. Raises UserError where the lab has no such form or trains nothing, and for no seeds."""
     form_name = _form_here(lab, device)
     if seeds < 1:
         raise UserError(f"--seeds {seeds} is too few. Give 1 or more.")
@@ -256,11 +254,10 @@ def outcome_grid(first: int, last: int) -> list[int]:
 def measure_outcome(
     lab: Lab, device: str, steps: int, seeds: int = calibration.LEAST_SEEDS, progress: Progress = silent
 ) -> list[str]:
-    """Train the reference solution for `steps` steps from each of `seeds` seeds, and the starter from one where that is affordable.
+    """Train the reference solution from each of `seeds` seeds, and the starter from one where that is affordable.
 
-    What they reach on held-out data on the way goes into the lab's `outcome.json`, each finished run at once: what was stopped goes on.
-    It depends on no machine. Returns what is to be said of the band, line by line. Raises UserError where the lab has no band or no form
-    for this device, or `steps` is too small or too large."""
+    What they reach on held-out data goes into the lab's `outcome.json`, each finished run at once. Returns what is to be said of the
+    band, line by line. Raises UserError where the lab has no band or no such form, or `steps` is too small or too large."""
     form_name = _form_here(lab, device)
     if not lab.outcome:
         raise UserError(f"{lab.name} doesn't compare held-out data with long runs, so it needs no --outcome.")

@@ -1,7 +1,6 @@
 """The ceilings that rates are held against, by a GPU's name as torch and nvidia-smi give it, and what a GPU has units for.
 
-Measured ones come first. For the others stand the makers' data sheets, which no kernel quite reaches. What a sheet does not say is
-None, and a device that is not here is unknown: nobody else's figures are put in its place."""
+Measured ones come first, then data sheets, which no kernel quite reaches. What nobody says is None, and other devices are unknown."""
 
 import json
 import math
@@ -21,10 +20,8 @@ Capability = tuple[int, int]  # as torch.cuda.get_device_capability() gives it
 
 
 def native(capability: Capability) -> frozenset[str]:
-    """What an NVIDIA GPU of this compute capability has units for: the formats fp16, bf16, tf32 and fp8, and PyTorch's flash kernels.
-
-    torch.cuda.is_bf16_supported() counts emulation and is True on a T4, so ask here. CUDA C++ Programming Guide, "Compute
-    Capabilities"."""
+    """What an NVIDIA GPU of this capability has units for: formats, and PyTorch's flash kernels (CUDA C++ Programming Guide, "Compute
+    Capabilities"). torch.cuda.is_bf16_supported() counts emulation and is True on a T4, so ask here."""
     since = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "flash": (8, 0), "fp8": (8, 9)}
     return frozenset(what for what, first in since.items() if capability >= first)
 
@@ -108,8 +105,7 @@ def _sheet(
 def _by_clock(
     capability: Capability, source: str, tensor: int, cores: int, boost: float, memory: float | None
 ) -> Peaks:
-    """From CUDA cores and boost clock (GHz): each core multiplies and adds once a cycle. tensor: how many times as fast TF32 is;
-    16 bits are twice and fp8 four times as fast as TF32."""
+    """From CUDA cores and boost clock (GHz). tensor: how often TF32 is as fast; 16 bits are twice, fp8 four times as fast as TF32."""
     fp32 = 2 * cores * boost / 1000
     fp8 = 4 * tensor * fp32 if "fp8" in native(capability) else None
     return _sheet(capability, source, memory, fp32, 2 * tensor * fp32, tensor * fp32, fp8)

@@ -2,8 +2,7 @@
 
 
 class UserError(Exception):
-    """Something the user gave cannot be used. The message says what happened, where, and what to do; front ends print
-    it without a traceback (command line: one line, exit status 2)."""
+    """Something the user gave cannot be used. The message says what happened, where, what to do; it is shown without traceback."""
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows in place of a traceback."""

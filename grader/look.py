@@ -51,9 +51,8 @@ def look(
     progress: Progress = silent,
     kept: Workspace | None = None,  # see `open_arm`
 ) -> Observation | None:
-    """Run `warm_up` steps, time `timed` more (or about `timed_s` seconds of them), then profile `steps`, confined as in a grade.
-
-    None where the lab has no form for this device, or needs more. Raises RuntimeError where files cannot be confined, unless allowed."""
+    """Run `warm_up` steps, time `timed` more (or about `timed_s` seconds of them), then profile `steps`, confined as in a grade. None
+    where the lab has no form for this device, or needs more. Raises RuntimeError where files cannot be confined, unless allowed."""
     form_name = choose_form(lab, device)
     if form_name not in lab.forms or too_few_devices(lab, form_name):
         return None

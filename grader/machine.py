@@ -422,8 +422,7 @@ def _repeated(look: Callable[[], None], interval_s: float) -> Iterator[None]:
 
 
 def processor_time() -> tuple[float, float]:
-    """Seconds that this process's processors have worked since boot, and that other virtual machines took from them; 0 where
-    the operating system does not tell."""
+    """Seconds that this process's processors have worked since boot, and that other virtual machines took; 0 where nobody tells."""
     ours, worked, stolen = usable(), 0.0, 0.0
     with contextlib.suppress(OSError), open("/proc/stat") as file:
         for line in file:

@@ -55,8 +55,7 @@ LONGEST_TICK_S = 2.0  # a counter that stands still for longer is not waited for
 
 
 def used(gpu: Any | None, work: Callable[[], object], seconds: float) -> Used:
-    """Call `work` for so many seconds at least. The window begins and ends where the counter moves, which it does in ticks
-    of some ten milliseconds; `work` should take less than that."""
+    """Call `work` for so many seconds at least. It begins and ends where the counter moves, in ticks of some ten milliseconds."""
 
     def until_a_tick(least_s: float) -> tuple[float, float, int]:
         begin, calls, before = time.perf_counter(), 0, joules(gpu)

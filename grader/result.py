@@ -179,8 +179,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write a file whole or not at all: to a temporary file beside it, then renamed. An OSError names the file, also one
-    that is there and no plain file."""
+    """Write a file whole or not at all. An OSError names the file, also one that is there and no plain file."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if os.path.lexists(path) and not (path.is_symlink() or path.is_file()):

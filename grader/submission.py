@@ -116,8 +116,7 @@ def decoded(data: bytes) -> str:
 
 
 def code_cells(notebook: Any, name: str) -> list[str]:
-    """The sources of the code cells of a notebook's JSON. Raises UserError when it has not the form of a notebook, or is more than
-    anybody should parse or show."""
+    """The sources of the code cells of a notebook's JSON. Raises UserError for another form and for more than one should parse."""
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
     if not isinstance(cells, list):
         raise UserError(f"{name} is not a notebook, because it has no list of cells.")
@@ -143,8 +142,7 @@ def _check_size(cells: list[str], name: str) -> None:
 
 
 def from_cells(cells: Iterable[str], name: str = "The notebook") -> Submission:
-    """Put the %%submission cells, in order, into one module. Raises UserError where there are none, one cannot be parsed, or all
-    cells together are more than anybody should parse."""
+    """The %%submission cells as one module. Raises UserError where there are none, one cannot be parsed, or they are too large."""
     cells = list(cells)
     _check_size(cells, name)
     parts: list[str] = []

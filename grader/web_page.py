@@ -158,8 +158,7 @@ SHORT = 22  # characters: what is no longer stays on one line
 
 
 def table(head: Iterable[str], rows: Iterable[Sequence[str]], numbers_right: bool = False) -> str:
-    """For a page whose `css` has TABLES. The cells are HTML; numbers_right: those that hold a number are of class "n". What is wider
-    than the page scrolls by itself."""
+    """For a page whose `css` has TABLES, of HTML. numbers_right: a cell that holds a number is of class "n". Wide ones scroll."""
     lines = [f"<tr>{''.join(f'<th scope=col>{to_html(name)}</th>' for name in head)}</tr>"]
     for row in rows:
         cells = (f"<td{_kind(cell, numbers_right)}>{cell}</td>" for cell in row)
@@ -179,10 +178,8 @@ def items(lines: Iterable[str]) -> str:
 
 
 def image(draw: Callable[[], Figure], alt: str) -> str:
-    """`draw()`'s figure as an <img>: SVG, or PNG where a crowded SVG would be too large.
-
-    The learner's kernel may have a style of its own (dark backgrounds, other fonts), so the drawing starts from
-    matplotlib's defaults. A picture that cannot be drawn costs the picture, never the report."""
+    """`draw()`'s figure as an <img>: SVG, or PNG where a crowded SVG would be too large. Drawn from matplotlib's defaults, whatever
+    style the learner's kernel has. A picture that cannot be drawn costs the picture, never the report."""
     try:
         import matplotlib
 

@@ -1,6 +1,4 @@
-"""Do the checkpoints hold what a run needs to go on? A gate like parity: a file that nobody can go on from is no checkpoint.
-
-Files are read as safetensors, which hold numbers and nothing that could run."""
+"""Do the checkpoints hold what a run needs to go on? A gate like parity. Files are read as safetensors, which hold numbers alone."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -107,8 +105,7 @@ def _wrong(check: Checkpoints, every: int, starter: Written, submission: Written
 
 
 def _unchanged(usual: Mapping[str, float], submission: Written) -> str:
-    """What the last two have in common that the starter's first two don't, or ''. Rounding has grown by then: no more can be told.
-
+    """What the last two have in common that the starter's first two don't, or ''. Rounding has grown by then, so no more can be told.
     usual: the share of each tensor's numbers that differ in the starter's first two."""
     before, last = sorted(submission.files)[-2:]
     states = [_read(submission.files[step]) or {} for step in (before, last)]

@@ -33,9 +33,8 @@ def judge(
     losses: Sequence[float],
     first: int,
 ) -> CheckResult:
-    """`starter` and `submission`: what both logged, from the first step on; they are compared where both have a step.
-    `starter_losses`, `losses`: what both yielded. `first`: so many steps agree whatever the losses do. A loss that is logged must
-    be the one that is yielded; whether that is right, parity says."""
+    """What both logged is compared where both have a step. `starter_losses`, `losses`: what both yielded. `first`: so many steps agree
+    whatever the losses do. A loss that is logged must be the one that is yielded; whether that is right, parity says."""
     logged = len(submission) - next((n for n, values in enumerate(reversed(submission)) if values), 0)
     submission = submission[: max(logged, len(submission) - LATEST)]  # the last steps' numbers may still be to come
     evidence = {"steps": len(submission), "names": list(check.names)}

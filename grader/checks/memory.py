@@ -60,8 +60,7 @@ def _too_much(check: Growth, starter: Meter, submission: Meter) -> str:
 
 
 def judge_growth(check: Growth, starter: Meter, submission: Meter) -> CheckResult:
-    """All points for memory that stays level; else the share of the starter's growth that is gone, less what memory that
-    is held in advance could hide of it."""
+    """The points that the share of the starter's growth earns that is gone, less what memory held in advance could hide of it."""
     ours, theirs = growth(submission.levels), growth(starter.levels)
     if ours is None or theirs is None:
         return unscored(check, INCONCLUSIVE, TOO_FEW)

@@ -1,5 +1,4 @@
-"""Does the trained model do as well as long trainings of the reference did? A gate like parity: on held-out data, evaluated
-by the trusted side, after the last timed step."""
+"""Does the trained model do as well as long trainings of the reference did, on held-out data? A gate like parity."""
 
 import math
 from typing import Any
@@ -46,9 +45,8 @@ def judge(check: Outcome, band: Band, step: int, held_out: dict[str, Any]) -> Ch
 
 
 def beside(check: Outcome, first: CheckResult, of_this_seed: dict[str, Any]) -> CheckResult:
-    """The second look at what is outside of the band: `first`, what `judge` said of it, beside the reference solution's held-out figures
-    from the grade's own seed, after as many steps. A band of few seeds does not know every course that a training takes. Two
-    trainings from one seed end closer to each other than two seeds do, so only the least width of a band is allowed."""
+    """The second look at what is outside of the band: beside the reference solution's figures from the same seed, after as many steps.
+    Trainings from one seed end closer to each other than from two, so only the least width of a band is allowed. first: of `judge`."""
     evidence, problems = dict(first.evidence), []
     for name in [key.removesuffix("_of_the_band") for key in first.evidence if key.endswith("_of_the_band")]:
         usual = of_this_seed.get(name)

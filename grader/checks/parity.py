@@ -170,12 +170,11 @@ def late(
     spread: Spread,
     replay: Replay | None = None,
 ) -> CheckResult:
-    """The rest of the same run, whose blocks were timed: windows of losses against the starter's at the same steps; and
-    losses and weights against those of the reference solution, trained as long from the same seed, where that was done.
+    """The rest of the same run, whose blocks were timed: windows of losses against the starter's, and losses and weights against those
+    of the reference solution where it was trained as long from the same seed.
 
-    A loss curve can be foretold and weights can be scaled, but only the training itself leads to these weights and, on the
-    way, to these losses on these batches. INCONCLUSIVE where the losses are off the starter's, by less than GROSS times what may
-    be, and there is no replay to tell."""
+    A loss curve can be foretold and weights can be scaled, but only the training itself leads to both. INCONCLUSIVE where the losses
+    are off by less than GROSS times what may be, and there is no replay to tell."""
     problems = []
     worst = 0.0
     floor = _floor(starter)
@@ -378,8 +377,7 @@ def twin_distance(
 
 
 def loss_gaps(starter: Sequence[float], submission: Sequence[float], first: int) -> list[float]:
-    """By what share the losses of two trainings have parted, step by step: the largest median of WINDOW steps until then, so that
-    no single loss makes it large; 0 in the `first` steps."""
+    """By what share two trainings' losses have parted: the largest median of WINDOW steps until each step; 0 in the `first` steps."""
     off = [abs(a - b) / max(abs(a), _floor(starter)) for a, b in zip(starter, submission, strict=False)]
     medians = [median(off[max(0, n + 1 - WINDOW) : n + 1]) if n >= first else 0.0 for n in range(len(off))]
     return list(accumulate(medians, max))

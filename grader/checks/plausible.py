@@ -150,10 +150,8 @@ def idle_ranks(form: Form, form_name: str, timed: Doing | None, profiled: Doing 
 
 
 def made_in_main(form_name: str, main_step_s: tuple[float, float] | None) -> str:
-    """Why it is not known that samples are made outside of the main process, whoever reads their files; '' where it is: what
-    is read elsewhere can be handed to it for nothing, the work of decoding cannot, and the kernel counts that for each process.
-
-    main_step_s: the main process's processor time a step, the starter's and the submission's."""
+    """Why it is not known that samples are made outside of the main process, or ''. What is read elsewhere can be handed to it for
+    nothing, the work of decoding cannot. main_step_s: the main process's processor time a step, the starter's and the submission's."""
     if not main_step_s:
         return ""
     starter_s, submission_s = main_step_s

@@ -30,9 +30,8 @@ def judge(
     graded_on: str = "",
     undecided: bool = False,
 ) -> CheckResult:
-    """Half the points for one of the causes, half for a gain as `RULE` says. gains: of full fixes on this machine, by whose they
-    are; none where that is not known. graded_on: "cuda" or "cpu" where the lab is graded on both, else "". undecided: the learner's own
-    loop may yet turn out to be a full fix."""
+    """Half the points for one of the causes, half for a gain as `RULE` says. gains: of full fixes on this machine, by whose they are.
+    graded_on: "cuda" or "cpu" where the lab is graded on both, else "". undecided: the learner's own loop may yet be a full fix."""
     said = dict(prediction or ())
     evidence = {
         "predicted": said,

@@ -1,7 +1,6 @@
 """Which cell of a student's notebook is which of the released one, and whether the student wrote text.
 
-Cells are the JSON of notebooks: dictionaries. Editors drop metadata, some the ids as well, so a cell is known by its name in
-nbgrader's metadata, else by its id, else by its text."""
+Cells are dictionaries. Editors drop metadata and ids, so a cell is known by its name in nbgrader's metadata, its id, or its text."""
 
 import ast
 import contextlib

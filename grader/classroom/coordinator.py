@@ -1,7 +1,6 @@
-"""Gives the workers what the store lacks, one grade each at a time, and keeps what comes back.
+"""Gives the workers what the store lacks, one grade each at a time, and keeps what comes back at once.
 
-A result is kept as soon as it is here, so whatever is killed, the next run makes only what is missing. A grade that was
-under way goes on in a pool that lasts, and the next run takes it over. An embedded pool ends with this process."""
+Whatever is killed, the next run makes only what is missing. In a pool that lasts it takes over the grades that are under way."""
 
 import json
 import math
@@ -43,11 +42,10 @@ def grade_all(
     starting: Callable[[int], None] = lambda count: None,
     keep: bool = False,
 ) -> list[tuple[Task, dict[str, Any]]]:
-    """Grade what the store lacks for the pool's machines; returns the new ones. Equal jobs are graded once.
+    """Grade what the store lacks for the pool's machines, equal jobs once; returns the new ones.
 
-    again: made anew, here or by the run after one that was stopped; the old result stays until the new one is there. None is
-    started that, taking `takes_s(job)` seconds, would not be done at `until` (`time.monotonic()`). `starting` gets how many are
-    to be made, `done` each record when it is kept. keep: see `worker.run`."""
+    again: made anew; the old result stays until the new one is there. until: a job that takes `takes_s` seconds is not begun later
+    (`time.monotonic()`). starting gets how many are to be made, done each record that is kept. keep: see `worker.run`."""
     with store.locked():
         machines = pool.machines()
         for job in again:
@@ -83,8 +81,7 @@ def grade_all(
 
 
 class NoWorkerWarning:
-    """Says so when a pool has had no worker for `PATIENCE_S`, and again each time as long: a grade that waits for one would look
-    like one that is being made."""
+    """Says so when a pool has had no worker for `PATIENCE_S`: a grade that waits for one would look like one that is being made."""
 
     def __init__(self) -> None:
         self.said = self.looked = time.monotonic()

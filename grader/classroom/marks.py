@@ -264,8 +264,7 @@ def _canvas_line(row: Mapping[str, str]) -> _Line:
 
 
 def _matched(made: Sequence[Mark], lines: Sequence[_Line], people: People) -> tuple[dict[int, Mark], list[Mark]]:
-    """(row -> whose mark of one lab belongs there, marks without a row). Nobody gets a mark by what fits two: ids come before
-    addresses, and these before names."""
+    """(row -> whose mark of one lab belongs there, marks without a row): by ids, then addresses, then names, never by what fits two."""
     number = {mark.student: people.get((mark.student, mark.lab)) or people.get((mark.student, "")) for mark in made}
     found: dict[int, Mark] = {}
     left = {mark.student: mark for mark in made}

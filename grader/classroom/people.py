@@ -43,8 +43,7 @@ class Entry:
 
 @contextlib.contextmanager
 def gradebook_at(path: Path) -> Iterator[Any | None]:
-    """nbgrader's gradebook, into which somebody may be writing; None where there is none. Raises UserError for one that is locked or
-    damaged."""
+    """nbgrader's gradebook, which somebody may be writing; None without one. Raises UserError for a locked or damaged one."""
     if not path.exists():
         yield None
         return
@@ -146,8 +145,7 @@ def _sorted_names(text: str) -> set[str]:
 
 
 def folder_name(person: Person, twins: bool = False) -> str:
-    """A student's id where no list knows one: the name, with the number where others have the same name. Canvas' number is a
-    person's, Moodle's another one in each assignment."""
+    """A student's id where no list knows one: the name, with the number where others have the same name, or where it is a person's."""
     own = person.login or person.name
     words = "".join(letter if letter.isalnum() or letter in "-'." else "_" for letter in own)
     name = re.sub(r"_+", "_", words).encode()[:LONGEST].decode(errors="ignore").strip("_.-'") or "student"

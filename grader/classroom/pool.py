@@ -49,8 +49,7 @@ class Pool:
         return len(self.client.nthreads())
 
     def workers(self) -> dict[str, dict[str, Any]]:
-        """What each worker said of itself, by address (see `worker.describe`). Raises UserError for one that cannot
-        grade or has another version of the grader."""
+        """What each worker says of itself, by address (`worker.describe`). Raises UserError where its grader is another version."""
         threads = self.client.nthreads()
         if any(n != 1 for n in threads.values()):
             raise UserError(
@@ -78,10 +77,8 @@ class Pool:
 def environments(
     device: str, chosen: Sequence[int] | None = None, cpu_workers: int = 1, gpus_each: int = 1
 ) -> list[dict[str, str]]:
-    """The environment of each worker of this machine: its GPUs, its share of the cores.
-
-    chosen: numbers of the GPUs to use, all where None. cpu_workers: how many where there is no GPU to count. gpus_each: how many
-    a worker has. Raises UserError for a GPU that is not there or is named twice, and for too few of them."""
+    """The environment of each worker of this machine: its GPUs, its share of the cores. chosen: numbers of the GPUs, None for all.
+    cpu_workers: how many without GPUs. Raises UserError for a GPU that is not there or is named twice, and for too few of them."""
     if choose_device(device) == "cpu":
         cores = machine.cpu_shares(cpu_workers)
         return [{"CUDA_VISIBLE_DEVICES": "", worker.CORES: machine.written(own)} for own in cores]
@@ -126,9 +123,8 @@ def embedded_cluster(
     port: int = 0,
     gpus_each: int = 1,
 ) -> SpecCluster:
-    """A scheduler here and a worker process for each device of this machine. A worker that dies is started again.
-
-    Encrypted with keys of its own even on loopback: whoever may speak to a scheduler can run code as its user."""
+    """A scheduler here and a worker process for each device of this machine, which is started again when it dies. Encrypted even on
+    loopback: whoever may speak to a scheduler can run code as its user."""
     security = security or Security.temporary()
     common = {"protocol": "tls://", "security": security, "host": host, "dashboard": False}
     nannies = {

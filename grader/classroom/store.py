@@ -22,8 +22,7 @@ FAILED = "failed"  # in the place of the machine: no machine could grade it
 
 
 class Store:
-    """A record is {"digest", "machine", "version", "seconds", "worker", "date", "result"}, or has "failed", a message, in
-    place of "machine" and "result"."""
+    """A record is {"digest", "machine", "version", "seconds", "worker", "date", "result"}; "failed" may replace "machine", "result"."""
 
     writer = "`grader class`"  # who writes here, and the option that names another folder: for a message
     option = "--results"
@@ -32,9 +31,8 @@ class Store:
         self.folder = folder
 
     def final(self, job: Task, machines: Iterable[str] | None = None, form: str | None = None) -> dict[str, Any] | None:
-        """The newest record with a mark that stands, of `machines` and in `form` (of any where None; then one of a GPU goes
-        before one of a CPU). A grade that somebody disturbed, and one that could not be made, do not stand: they are
-        made again."""
+        """The newest record with a mark that stands, of `machines` and in `form` (of any where None; then a GPU's goes before a
+        CPU's). What somebody disturbed and what could not be graded do not stand, and are made again."""
         found = [record for record in self.all_of(job) if stands(record)]
         if machines is not None:
             found = [record for record in found if record["machine"] in set(machines)]
@@ -105,8 +103,7 @@ class Store:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Only one process grades into a folder. Raises UserError where another one does; the kernel opens the lock when
-        that one ends, however it ends."""
+        """Only one process grades into a folder. Raises UserError where another one does; the lock ends with its process."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / ".lock", "a+") as file:
             try:

@@ -155,8 +155,7 @@ def _row(one: HandedIn, record: dict[str, Any] | None) -> Row:
 
 
 def _outliers(made: list[Row]) -> None:
-    """Grades that took far longer than the lab's others: beyond five times the spread (median absolute deviation), half as
-    long again, and `LONGER_S`."""
+    """Grades that took far longer than others: beyond five times the median absolute deviation, half as long again, and `LONGER_S`."""
     # questions take as long as the machine is busy
     for lab in {row.lab for row in made if labs.get(row.lab).runs_code}:
         timed = [(row, row.seconds) for row in made if row.lab == lab and row.seconds and not row.why]
@@ -275,8 +274,7 @@ def absent(book: Any, made: list[Row]) -> Iterator[str]:
 
 @_from_book
 def stale(book: Any, made: list[Row]) -> Iterator[str]:
-    """Whose points in the gradebook are others than those that were measured; of who is in it. What a quick look came to belongs
-    in no gradebook."""
+    """Whose points in the gradebook are others than those that were measured. A quick look belongs in no gradebook."""
     from nbgrader.api import MissingEntry
 
     for row in made:

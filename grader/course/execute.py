@@ -22,10 +22,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def execute(path: Path, quick: bool = False, progress: bool = False) -> nbformat.NotebookNode:
-    """Run a lesson from top to bottom, in its folder.
-
-    Returns it with its outputs, else as it was written: no injected cell, no times. Raises PapermillExecutionError of the
-    cell that failed."""
+    """Run a lesson in its folder. Returns it with its outputs, else as written. Raises PapermillExecutionError of a cell that failed."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / path.name
         run(path, target, {"quick": True} if quick else {}, path.parent, progress=progress)

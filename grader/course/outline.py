@@ -1,7 +1,6 @@
 """The course in the order in which it is learned: what the start notebook shows as a map.
 
-A new lesson or lab is one line of `PHASES`. Titles and goals are not repeated here: a lesson's is its first heading, a
-lab's stands in its declaration."""
+A new lesson or lab is one line of `PHASES`. A lesson's title is its first heading, a lab's stands in its declaration."""
 
 import json
 import re

@@ -161,9 +161,8 @@ def usable(row: dict[str, Any]) -> Attempt:
 
 
 def save(folder: Path, lab: AnyLab, result: Result) -> str:
-    """Keep a grade in the learner's own folder, where the map and the board look for it: the report, and a line of the
-    attempts. Returns what was done, in a sentence, with paths from the current folder: a folder that cannot be written
-    costs the file, not the answer."""
+    """Keep a grade's report and a line of the attempts in the learner's own folder, where the map and the board look. Returns what was
+    done, in a sentence: a folder that cannot be written costs the file, not the answer."""
     if result.disturbed:
         return "Not saved, because nothing was measured. An earlier report stays as it is."
     data, page = (folder / f"report-{lab.name}.{kind}" for kind in ("json", "html"))

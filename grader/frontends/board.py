@@ -91,8 +91,7 @@ def cells(place: int, attempt: Attempt) -> tuple[str, ...]:
 
 
 def _points(attempt: Attempt) -> str:
-    """What could not be measured there is not lost: "60 of 60 (of 100)", and "–" where it is all. A program that did not run
-    has lost all the same."""
+    """What could not be measured is not lost: "60 of 60 (of 100)", "–" where it is all. A program that did not run has lost."""
     points, most, measured = attempt["points"], attempt["max_points"] or 0, attempt["measured_points"]
     if measured is None or attempt["said"] == DID_NOT_RUN:
         measured = most

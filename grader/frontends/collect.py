@@ -160,8 +160,7 @@ _GROUPS = ("group", "gruppe", "group_name", "group name")  # Moodle's worksheets
 
 
 def _numbers(row: dict[str, str], own: str) -> frozenset[str]:
-    """What the archive's number of a student may be. Whoever has columns of Canvas or Moodle has it in one of them: elsewhere
-    stand numbers of another kind."""
+    """What the archive's number of a student may be. Whoever has columns of Canvas or Moodle has it in one of them."""
     if {"Student", "ID"} <= row.keys():
         return frozenset({row["ID"].strip()})
     if column := next((name for name in IDENTIFIER if name in row and name != own), ""):

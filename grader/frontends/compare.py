@@ -43,8 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit status: 0 measured, 1 not measured, 2 for a file that could not be loaded. Raises UserError for files that cannot be
-    read."""
+    """Exit status: 0 measured, 1 not, 2 for a file that could not be loaded. Raises UserError for files that cannot be read."""
     for path in (options.before, options.after):
         if path.is_dir():
             raise UserError(f"{path} is a folder. Name the file with the loop in it.")

@@ -163,8 +163,7 @@ def _step_ms(value: str) -> float:
 
 
 def check_step(a: Analysis, path: str) -> None:
-    """Raises UserError for a --step-ms that is not of this trace: kernels take as long without the profiler, and the profiler
-    does not make a step shorter by much."""
+    """Raises UserError for a --step-ms that is not of this trace: kernels take as long without the profiler, steps not much longer."""
     if not a.step_ns or (not len(a.trace.steps) and len(a.trace.windows) < 2):
         return
     m, traced = a.metrics, a.metrics.step_ns_traced
@@ -192,10 +191,8 @@ def _top(value: str) -> int:
 
 
 def as_json(names: list[str], analyses: list[Analysis]) -> dict[str, Any]:
-    """The first trace at the top; a second one under "other", and what changed under "comparison".
-
-    Names that end in _ns and _ms are times, bytes are bytes, everything else is a count per step or a share from 0 to
-    1. Values that a trace cannot tell are null; NaN and infinity do not occur."""
+    """The first trace at the top; a second one under "other", and what changed under "comparison". _ns and _ms are times, bytes are
+    bytes, all else is a count per step or a share from 0 to 1. What a trace cannot tell is null; NaN and infinity do not occur."""
     data = _trace_json(names[0], analyses[0])
     if len(analyses) > 1:
         data["other"] = _trace_json(names[1], analyses[1])

@@ -112,8 +112,7 @@ def _draw_pairs(axes: Axes, ratios: tuple[float, ...]) -> None:
 
 
 def draw_ladder(attempts: list[Attempt]) -> Figure:
-    """Gain over the starter by attempt, oldest on top, with the 90% interval. What does not count is a cross, a quick
-    measurement is hollow, and a line follows the best so far."""
+    """Gain over the starter by attempt, oldest on top. What does not count is a cross, a quick one hollow; a line follows the best."""
     shown = attempts[-SHOWN:]
     target = next((attempt["target"] for attempt in reversed(shown) if attempt["target"]), None)
     low, high, pad = _ladder_span(shown, target)

@@ -14,10 +14,8 @@ from grader.result import write_text
 
 
 class SaveGrades(SaveAutoGrades):
-    """nbgrader's own, which gives 0 for an answer whose cell was left as it was, and flags all that a person has marked.
-
-    Here a person looks where the student wrote text anywhere; and what was marked is flagged again only where the text, or the
-    points by measurement, are others than those that were marked."""
+    """nbgrader's own, which gives 0 for an answer whose cell was left as it was, and flags all that a person has marked. Here a person
+    looks where the student wrote text anywhere; what was marked is flagged again where text or points are others than those."""
 
     texts = Unicode("measured", help="Folder that keeps which texts were seen, from the course's folder").tag(
         config=True

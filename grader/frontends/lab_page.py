@@ -1,5 +1,4 @@
-"""What all labs' pages say in the same words, made from each lab's declaration: `make release` writes it into the solutions' cells
-that are tagged "generated:NAME"."""
+"""What all labs' pages say in the same words, made from each lab's declaration, for the solutions' cells tagged "generated:NAME"."""
 
 from collections.abc import Callable
 from pathlib import Path

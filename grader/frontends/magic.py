@@ -1,8 +1,7 @@
 """%%submission: the cell runs as usual, and its source is remembered.
 
-It is an input transformer (the magic's line becomes a comment) rather than a function that runs the rest of the cell: so
-errors, line numbers, `await` and the value of the last line are those of an ordinary cell. Which cell it was comes from
-the events around its execution."""
+An input transformer makes a comment of the magic's line, so errors, line numbers, `await` and the value of the last line are those
+of an ordinary cell. Which cell it was comes from the events around its execution."""
 
 import json
 import os
@@ -14,9 +13,8 @@ from grader.submission import MAGIC, is_submission
 class Recorder:
     """The notebook, as far as it was executed: the latest source of every cell.
 
-    A cell is known by the id that JupyterLab and VS Code send with it. nbclient, papermill and the terminal send none:
-    there the source is the id, what was run last comes last, as an earlier version that is run again, and a submission cell
-    that failed is forgotten, because nothing would ever replace it."""
+    A cell is known by the id that JupyterLab and VS Code send. nbclient, papermill and the terminal send none: there the source is the
+    id, what was run last comes last, and a submission cell that failed is forgotten, because nothing would ever replace it."""
 
     def __init__(self) -> None:
         self._cells: dict[str, str] = {}

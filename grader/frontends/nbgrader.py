@@ -1,7 +1,6 @@
-"""The course in nbgrader: labs are released with their slow loop, submissions are graded by measurement.
+"""The course in nbgrader: preprocessors in place of nbgrader's own, which `nbgrader_config.py` lists.
 
-Preprocessors that take the place of nbgrader's own; `nbgrader_config.py` lists them. No kernel is ever started for a
-student's notebook: its %%submission cells go, as text, to `grader.grade.grade`."""
+No kernel is ever started for a student's notebook: its %%submission cells go, as text, to `grader.grade.grade`."""
 
 import functools
 import logging
@@ -72,8 +71,7 @@ class NotGraded(RuntimeError):
 
 
 def _in_a_line(record: logging.LogRecord) -> bool:
-    """A filter for nbgrader's log, which has a traceback for each submission that could not be graded: of errors whose text
-    says what to do it keeps that text."""
+    """A filter for nbgrader's log: of errors whose text says what to do it keeps that text, and no traceback."""
     error = sys.exception()
     if isinstance(error, NotGraded | UserError | NbGraderException) and record.getMessage().startswith("Traceback"):
         record.msg, record.args = _what_to_do(error), ()
@@ -91,9 +89,8 @@ logging.getLogger("AutogradeApp").addFilter(_in_a_line)
 
 
 class ReleaseLab(ClearSolutions):
-    """Make a learner's notebook of a solution: the lab's starter in the submission cell, an empty prediction, nothing
-    that is tagged "solution-only"; the rest as nbgrader's ClearSolutions does it. Raises ValueError for a notebook
-    without exactly one submission cell."""
+    """Make a learner's notebook of a solution: the lab's starter in the submission cell, an empty prediction, nothing that is tagged
+    "solution-only". Raises ValueError for a notebook without exactly one submission cell."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         self.lab = labs.get(resources["nbgrader"]["notebook"])
@@ -125,9 +122,8 @@ class _Renderer(IPythonRenderer):
 def markdown_to_html(context: Any, source: str) -> str:
     """A text cell as a page shows it, without what could act there.
 
-    Formgrader shows a student's text in the instructor's browser, at the address of the instructor's Jupyter server, and
-    nbgrader leaves all HTML in it: a script in an explanation could give all points, or open a terminal. A picture could
-    make a request to that server. No element keeps an id or a class, either: Formgrader's own fields are found by those."""
+    Formgrader shows a student's text at the address of the instructor's Jupyter server, and nbgrader leaves all HTML in it: a script
+    could give all points, or open a terminal. No element keeps an id or a class, either: Formgrader's own fields are found by those."""
     attachments = context.get("cell", {}).get("attachments", {})
     renderer = _Renderer(escape=False, exclude_anchor_links=True, attachments=attachments)
     cleaner = Cleaner(
@@ -191,8 +187,7 @@ class ReadablePage(CSSHTMLHeaderPreprocessor):
 class SubmittedNotebook(NotebookExporter):
     """Reads what a student handed in as `grader class` does, so that both come to the same mark.
 
-    Of each cell only what is shown or graded is kept. What cannot be read becomes a notebook of the cells that can, which gets
-    no points, and the reason: nbgrader would stop with a traceback, and leave the student without feedback."""
+    What cannot be read becomes a notebook of the cells that can, without points, and the reason: nbgrader would stop with a traceback."""
 
     def from_file(self, file_stream: Any, resources: Any = None, **options: Any) -> tuple[Any, dict[str, Any]]:
         if not getattr(self.parent, "_sanitizing", True):  # what nbgrader has written itself, a step before
@@ -364,12 +359,10 @@ def _new_cell(cell_type: str, source: str) -> NotebookNode:
 
 
 class MeasuredGrade(NbGraderPreprocessor):
-    """Grade a notebook by measurement, in place of nbgrader's Execute: from what `grader class` has measured of the same
-    submission, or else here and now.
+    """Grade a notebook by measurement, in place of nbgrader's Execute: from what `grader class` has measured, or else here and now.
 
-    Each grade cell gets the points of the check that it is named after, and the report; the whole Result goes beside
-    the notebook as `<notebook>.result.json`. What is wrong with a submission costs its points, with the reason in the
-    report; what is wrong with the machine is raised, and the submission stays ungraded."""
+    Each grade cell gets the points of the check that it is named after, and the report; the whole Result goes into
+    `<notebook>.result.json`. What is wrong with the machine is raised, and the submission stays ungraded."""
 
     device = Enum(
         ("auto", "cpu", "cuda"), "auto", help='Where to measure: "cuda", "cpu", or "auto" for the GPU if there is one'

@@ -1,8 +1,6 @@
-"""Make `labs/` from `solutions/`: `python -m grader.frontends.release`. First the solutions' generated cells are written anew (see
-`lab_page`).
+"""Make `labs/` from `solutions/`: `python -m grader.frontends.release`, which writes the solutions' generated cells anew first.
 
-The same steps as `nbgrader generate_assignment` with this repository's configuration, but in a temporary course and without
-the one that writes to the gradebook: that of a running class is neither needed nor touched."""
+The steps of `nbgrader generate_assignment`, but in a temporary course and without the gradebook of a running class."""
 
 import logging
 import shutil
@@ -34,9 +32,8 @@ IGNORED = (
 
 
 def release(target: Path = REPOSITORY / "labs", course: Path = REPOSITORY) -> list[Path]:
-    """Make every lab of `course`/solutions into `target`; files there that no solution makes are removed. Returns the
-    files that changed. Files are replaced by renaming, unchanged ones stay untouched. Raises UserError for a solution's
-    folder without its notebook."""
+    """Make every lab of `course`/solutions into `target`, and remove what no solution makes. Returns the files that changed; unchanged
+    ones stay untouched. Raises UserError for a solution's folder without its notebook."""
     changed = []
     with tempfile.TemporaryDirectory() as temporary:
         made = _generate(course, Path(temporary))

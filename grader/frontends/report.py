@@ -1,8 +1,7 @@
 """The report of one grade, as HTML for a notebook, a feedback page or a file, and as text for the terminal.
 
-Every word of a `Result` is untrusted: reasons quote the learner's code and the output is whatever it printed. So all of
-it goes through `safe_text.clean` (no control or escape characters, no flood) and, in HTML, through `html.escape`.
-Pictures are embedded as images, where neither markup nor styles can reach the page around them."""
+Every word of a `Result` is untrusted: reasons quote the learner's code. So all of it goes through `safe_text.clean` and, in HTML,
+through `html.escape`; pictures are images, where neither markup nor styles can reach the page."""
 
 from __future__ import annotations
 
@@ -292,11 +291,10 @@ def output_html(output: str, opened: bool = False) -> str:
 def html(
     result: Result, standalone: bool = False, all_hints: bool = False, said: Sequence[str] = (), below: str = ""
 ) -> str:
-    """The report as one self-contained piece of HTML (no scripts, nothing to load; under 300 KB, but for floods
-    of text, which are cut).
+    """The report as one self-contained piece of HTML (no scripts, nothing to load; under 300 KB, but for floods of text, which are cut).
 
-    said: lines that stand above all; below: HTML at the end. `standalone` puts a page around it, for a file; without, it fits an output cell of a notebook. `all_hints` opens the
-    deeper hints at once, for feedback: there a grade is final, and was made on another machine."""
+    said: lines above all; below: HTML at the end. `standalone` puts a page around it; without, it fits an output cell of a notebook.
+    `all_hints` opens the deeper hints at once, for feedback: there a grade is final, and was made on another machine."""
     above = 0 if standalone else web_page.IN_NOTEBOOK
     score, notes = headline(result)
     if all_hints and any(check.status == INCONCLUSIVE for check in result.checks):

@@ -56,10 +56,8 @@ def course_map(repository: str = "") -> None:
 
 
 def as_html(address: Callable[[str], str] | None = None, known: Known | None = None) -> str:
-    """The map where no widget is shown: a front end without ipywidgets, a page that is only read.
-
-    address: where a link leads, from a path below the course's folder, "" for nowhere; None for beside this notebook. known: here and
-    below, the grades, where they were read already."""
+    """The map where no widget is shown. address: where a link leads, from a path below the course's folder, "" for nowhere; None for
+    beside this notebook. known: here and below, the grades, where they were read already."""
     known = known or grades_here()
     parts = [_path(known, lambda place, words: _link(place, words, address))]
     for phase in outline.PHASES:

@@ -140,9 +140,7 @@ def start_training(arm: Arm, seed: int, keep_initial: bool) -> None:
 
 @contextlib.contextmanager
 def reference_arm(source: str, setup: Setup, seed: int, compiles: bool = False, nudge: int = 0) -> Iterator[Arm]:
-    """A trusted loop that has made its first steps from `seed`; `compare` can be asked of it.
-
-    compiles: whether it may, where its speed counts. nudge: see `Child.start`."""
+    """A trusted loop that has made its first steps from `seed`, for `compare`. compiles: whether it may. nudge: see `Child.start`."""
     form: Form = setup.form
     with open_arm(source, setup if compiles else setup.eager, trusted=True) as arm:
         arm.child.load()
@@ -154,7 +152,5 @@ def reference_arm(source: str, setup: Setup, seed: int, compiles: bool = False, 
 
 
 def max_weights_bytes(trusted: Child, file: str) -> int:
-    """Bytes that a submission's file of weights may have, by what a trusted loop of the same job has written.
-
-    Weights in float64, which are told what is wrong with them, are twice as large; names stand beside them."""
+    """Bytes that a submission's file of weights may have: twice a trusted loop's, for float64, and the names."""
     return 2 * (trusted.workspace.exchange / file).stat().st_size + (1 << 20)

@@ -27,8 +27,7 @@ class Disturbed(Exception):
 
 
 def confined(allow_unconfined: bool) -> dict[str, Any]:
-    """What a confined process is kept away from here, see `grader.sandbox.probe`. Raises RuntimeError where files are open,
-    unless that is allowed."""
+    """What a confined process is kept away from here. Raises RuntimeError where files are open, unless that is allowed."""
     kept_away = confinement().to_dict()
     if not kept_away["files"] and not allow_unconfined:
         raise RuntimeError(UNCONFINED)
@@ -69,9 +68,8 @@ def before_block(form_name: str, ranks: int) -> None:
 
 
 def memory_was_taken(free_before: int, ranks: int) -> str:
-    """Why a loop ran out of GPU memory where another program took it in the meantime, in words; '' where none did.
-
-    free_before: bytes, see `machine_is_free`. Called when the grade's own processes are gone."""
+    """Why a loop ran out of GPU memory where another program took it, in words; '' where none did. free_before: bytes, see
+    `machine_is_free`. Called when the grade's own processes are gone."""
     state = machine.gpu_state(ranks) if free_before else None
     if state is None or free_before - state.free_bytes < TAKEN_MEMORY:
         return ""

@@ -26,9 +26,8 @@ def profile_each(
     lab: Lab | None = None,
     with_starter: bool = True,
 ) -> Profiles:
-    """Profile so many steps of both. step_s: seconds a step of each without the profiler, starter and submission.
-
-    lab: whose starter it is; its timeline is made once on a machine. None keeps the traces themselves, of both."""
+    """Profile so many steps of both. step_s: seconds a step of each without the profiler. lab: whose starter it is, for its timeline
+    is made once on a machine. None keeps the traces themselves, of both."""
     found = Profiles()
     warnings: list[str] = []
     problems: list[str] = []

@@ -33,8 +33,7 @@ Decide = Callable[[Sequence[Pair]], Decision | None]  # what the pairs that were
 
 
 class Compiled(Exception):
-    """The loop compiled before it was timed, which takes as long as working ahead would. Started again it finds what it
-    compiled, and has no such excuse. seconds: what compiling took."""
+    """The loop compiled before it was timed, which takes as long as working ahead would. Started again it has no such excuse."""
 
     def __init__(self, seconds: float):
         self.seconds = seconds
@@ -114,8 +113,7 @@ def policy_of(
 
 def race(starter: Arm, submission: Arm, policy: Policy, plan: Plan, progress: Progress) -> Iterator[Race]:
     """Time pairs until the points are known. Gives what is known after each step of that, so that a grade which ends half way keeps
-    it, and so that a loop over its memory budget can be stopped. Raises Disturbed where too few pairs can
-    count, and Compiled where the race should be run once more."""
+    it. Raises Disturbed where too few pairs can count, and Compiled where the race should be run once more."""
     known, turns = Race(alone_s=(policy.alone_s,), compile_s=policy.compile_s), []
     for n in range(1, plan.max_pairs + 1):
         progress(0.2 + 0.5 * (n - 1) / max(plan.min_pairs + 1, n + 1), f"timing pair {n}")
@@ -151,8 +149,7 @@ def race(starter: Arm, submission: Arm, policy: Policy, plan: Plan, progress: Pr
 
 
 def timed_pair(starter: Arm, submission: Arm, policy: Policy, plan: Plan, so_far: Sequence[Pair] = ()) -> Pair:
-    """A pair of blocks, with what was wrong with the machine meanwhile. Raises Disturbed when others are still busy on the
-    GPU some time after they were seen."""
+    """A pair of blocks, with what was wrong with the machine meanwhile. Raises Disturbed when others stay busy on the GPU."""
     on_gpu = policy.form_name == "cuda"
     watched = machine.watch_throttling(policy.ranks) if on_gpu else contextlib.nullcontext(lambda: False)
     try:
@@ -202,10 +199,8 @@ def exhaust_stockpile(
     plan: Plan,
     progress: Progress,
 ) -> Race:
-    """Steps that were made ahead in the untimed turns would make the gain look higher. Where that could be, and points hang
-    on it, the loop runs on until they must be used up; what cannot be told then does not count.
-
-    turns: the submission's timed ones, pair by pair."""
+    """Where steps made ahead could make the gain look higher, and points hang on it, run on until they must be used up; what cannot be
+    told then does not count. turns: the submission's timed ones, pair by pair."""
     decided, target = known.decided, policy.target
     assert decided is not None
     if math.isnan(target):
@@ -239,10 +234,8 @@ def exhaust_stockpile(
 def _discount_left_out(
     known: Race, turns: Sequence[Sequence[Turn]], submission: Arm, policy: Policy
 ) -> tuple[float, float]:
-    """A loop can be slow in a pair so that it does not count: it looks as if others had slowed it, or is busy on the GPU while
-    it should be frozen. Then steps that were made ahead there would be handed over in the pairs that do count.
-
-    Returns their pace, in seconds a step and of the GPU's work a step."""
+    """The pace, in seconds a step and of the GPU's work a step, of pairs that look disturbed, or in which the loop was busy while
+    frozen: steps that were made ahead there would be handed over in the pairs that do count."""
     counts = {id(each) for each in known.counted}
     kept: list[Turn] = []
     left_out: list[Turn] = []
@@ -274,9 +267,7 @@ def _keep_weights(known: Race, starter: Arm, submission: Arm, policy: Policy) ->
 
 
 def starter_again(known: Race, starter: Arm, plan: Plan, progress: Progress) -> Race:
-    """What the starter is slower beside the submission than it ever was alone was not won by the submission: it does not count.
-
-    Called when the submission's processes are gone."""
+    """What the starter is slower beside the submission than it ever was alone does not count. Called when the submission is gone."""
     decided = known.decided
     assert decided is not None
     beside = [pair.starter_s for pair in decided.pairs]

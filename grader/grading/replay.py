@@ -161,8 +161,7 @@ def twins(reference: Reference, checkpoints: Sequence[Checkpoint], step: int, pr
 
 
 def _answers(reference: Reference, losses: Losses, progress: Progress) -> CheckResult:
-    """Whether every request of the timed run got the answers of the reference solution, from the first to the last. Raises
-    UserError where it is not part of this copy of the course."""
+    """Whether every request got the reference solution's answers. Raises UserError where it is not part of this copy of the course."""
     starting, what = reference.start(), "the reference solution answers the same requests, for comparison"
     progress(0.78, what)
     with starting as arm:
@@ -211,8 +210,7 @@ def _look_at_the_logs(findings: Findings, replay: parity_check.Replay) -> None:
 
 
 def same_answers(findings: Findings, reference: Reference, progress: Progress) -> None:
-    """Whether every request of the timed run got its answers: the starter's, as far as it came, and the reference solution's
-    from the first to the last."""
+    """Whether every request of the timed run got its answers: the starter's as far as it came, and the reference solution's."""
     losses, gain = findings.losses, findings.race.gain
     assert losses is not None
     late = answers_check.judge(findings.form.parity, losses.starter, losses.submission)

@@ -191,9 +191,8 @@ def _trace(
 
 
 def as_far_as(supported: float, what: str, found: CheckResult, undecided: bool = False, given: str = "") -> CheckResult:
-    """The cap: a check that the untouched loop passes as well earns the share (0 to 1) of its points that what had to be
-    done supports; `what`: that, in words. undecided: whether that may support more, once it is known. given: with what the untouched
-    loop would pass."""
+    """The cap: a check that the untouched loop passes as well earns the share (0 to 1) of its points that `what` had to be done
+    supports. undecided: whether that may support more, once it is known. given: with what the untouched loop would pass."""
     if supported >= 1 or not found.points:
         return found
     untouched = "passes this, too" if found.status == PASS else "does no worse"

@@ -35,9 +35,7 @@ def look(findings: Findings, starter: Arm, submission: Arm, setup: Setup) -> Non
 
 
 def _unread(starter: Arm, submission: Arm, setup: Setup) -> CheckResult | None:
-    """A failed parity where what it trained on cannot have come from the drive, where the lab's files lie on one.
-
-    A file a sample, another one each, up to as many as the starter has read, for there may be no more."""
+    """A failed parity where what it trained on can't be from the lab's drive: a file a sample, up to all that the starter has read."""
     if not submission.drive or not starter.drive:
         return None
     read = submission.drive.counts.files
@@ -46,9 +44,7 @@ def _unread(starter: Arm, submission: Arm, setup: Setup) -> CheckResult | None:
 
 
 def _logs(findings: Findings, setup: Setup, starter: Arm, submission: Arm, timed: bool) -> CheckResult | None:
-    """What both loops have logged until now; None where it is too early to say. Both are frozen, and stay so.
-
-    timed: whether the timed blocks are over."""
+    """What both loops, frozen, have logged until now; None where it is too early to say. timed: whether the timed blocks are over."""
     lab = findings.lab
     if not lab.logs:
         return None
@@ -115,8 +111,7 @@ def outlast(check: Growth, starter: Arm, submission: Arm, progress: Progress) ->
 
 
 def outcome(lab: Lab, setup: Setup, starter: Arm, race: Race, progress: Progress) -> CheckResult | None:
-    """The submission's last weights on held-out data, against the band of long runs. The starter's process evaluates them;
-    both are frozen, and stay so."""
+    """The submission's last weights on held-out data, evaluated by the starter's process, against the band of long runs."""
     if not lab.outcome:
         return None
     band, missing = calibration.outcome_band(lab, setup.form_name)

@@ -192,9 +192,8 @@ def _pairs(findings: Findings, submission_arm: Arm, starter_arm: Arm, plan: Plan
 
 
 def _goes_on(findings: Findings, submission_arm: Arm) -> bool:
-    """Whether its profiler was on after the first steps, or something else is at job.trace than when it was read.
-
-    The first is what an honest loop's process says; one that lies has still to be as fast as the plain one, and no faster."""
+    """Whether its profiler was on after the first steps, or something else is at job.trace than when it was read. A loop that lies
+    about the first has still to be as fast as the plain one, and no faster."""
     if submission_arm.child.ask("recorded_since", step=findings.form.parity.steps) is not False:
         return True
     try:
@@ -240,9 +239,8 @@ def judge_window(findings: Findings) -> CheckResult:
 
 
 def _numbers(recorded: Trace, mark: str) -> list[int]:
-    """Which of the loop's steps have their backward pass in the trace.
-
-    A ProfilerStep does not tell: its number counts calls of the profiler's step(), which a loop can make as often as it likes."""
+    """Which of the loop's steps have their backward pass in the trace. A ProfilerStep's number counts calls of the profiler's step(),
+    which a loop can make as often as it likes."""
     marks = recorded.annotations[recorded.named(rf"{mark}\d{{1,9}}$", recorded.annotations)]
     operators = np.flatnonzero(recorded.category == CPU_OP)
     backward = operators[recorded.named(BACKWARD, operators)]

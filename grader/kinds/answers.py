@@ -1,6 +1,4 @@
-"""Labs that ask about recorded traces. Answers are read as literals, never executed.
-
-What is right is computed here, from the trace and from the side file that says how it was recorded."""
+"""Labs that ask about recorded traces. Answers are read as literals; what is right is computed from the trace and its side file."""
 
 import math
 from dataclasses import dataclass, field

@@ -1,7 +1,6 @@
 """Labs that ask for the operations that cost a loop's GPU most: which they are, which line asks for each, and why it costs so much.
 
-What is right is computed from a trace: one that the grade records of the course's own loop, or one that was recorded before. The
-answers are read as literals, never executed."""
+What is right is computed from a trace, recorded by the grade or before. The answers are read as literals, never executed."""
 
 import ast
 import re
@@ -100,9 +99,8 @@ class Kept(OtherForm):
 
 @dataclass(frozen=True, kw_only=True)
 class CostsLab(AnyLab):
-    """The costliest operations of a loop of the course's own, to be mapped to its lines and explained.
-
-    The answers say which trace they are about: "live", recorded anew by the grade, or "recorded"."""
+    """The costliest operations of a loop of the course's own, to be mapped to its lines and explained: in a trace that the grade
+    records ("live") or a kept one ("recorded")."""
 
     forms: dict[str, Watched | Kept]  # "cuda": Watched, "traces": Kept
     operations: tuple[Costly, ...]
@@ -205,8 +203,7 @@ class Function:
 def function_of(operation: Operation) -> Function | None:
     """The function that asks for an operation, or None without a line of a file of the course.
 
-    Of those with the recorded name it is the one nearest to the recorded line, since lines move. Where none has the name (a lambda, a
-    generator) it is the one around the line. Older releases of torch record only where the calling function begins."""
+    Lines move, so it is the nearest of those with the recorded name, else (a lambda, a generator) the one around the line."""
     if not operation.line:
         return None
     file, _, number = operation.line.rpartition(":")

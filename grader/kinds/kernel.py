@@ -407,8 +407,7 @@ def _judge_roof(findings: Findings, whose: str, right: bool) -> CheckResult:
 
 
 def _times(findings: Findings) -> tuple[list[float], list[float], list[float]] | None:
-    """Seconds of a call of the function, of what moves the same bytes, and of the plain operations, in each round; None where nothing
-    was timed, or where looking at a result took longer."""
+    """Seconds of a call of the function, of moving the same bytes, and of the plain operations, by round; None if nothing was timed."""
     looked = [{name: seconds - each["nothing"] for name, seconds in each.items()} for each in _even(findings.rounds)]
     own, roof, simple = ([each[name] for each in looked] for name in (findings.lab.entry, "roof", "plain"))
     return (own, roof, simple) if looked and min(*own, *roof, *simple) > 0 else None

@@ -322,10 +322,8 @@ def watch(
     progress: Progress = silent,
     with_stack: bool = False,
 ) -> tuple[bytes, float, float]:
-    """Time, then profile, some steps of a loop of the course's own, which its job brings.
-
-    Returns the trace as a file's bytes, the seconds of a step without the profiler, and the share of the time that other programs
-    took meanwhile. Raises ChildError."""
+    """Time, then profile, some steps of a loop of the course's own, which its job brings. Returns the trace as a file's bytes, seconds
+    of a step without the profiler, and the share of the time that other programs took. Raises ChildError."""
     progress(0.0, "starting")
     # what runs is ours, so what a kernel without Landlock leaves open is open to nobody
     setup = Setup(form, form_name, options, readable, allow_unconfined=True)

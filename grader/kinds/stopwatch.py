@@ -1,6 +1,5 @@
 """Labs with a benchmark to repair: it runs in a child, on jobs whose sizes are drawn for each grade, and returns a figure for each.
-
-The same job is timed here, by the parent's clock, before and after. The figure is compared with that, and otherwise not believed."""
+The same job is timed by the parent's clock, before and after. The figure is compared with that."""
 
 import math
 import random

@@ -101,9 +101,8 @@ class Arm:
         return seconds
 
     def read_ahead_s(self, starter: Arm) -> float:
-        """After the first steps: seconds in which it read what should have been prepared; 0 in labs without a preparation.
-
-        A loader that begins on its next batches may read READ_AHEAD times as much as the starter."""
+        """Seconds in which it read, after the first steps, what should have been prepared; 0 in labs without a preparation. A loader
+        that begins on its next batches may read READ_AHEAD times as much as the starter."""
         if (
             not self.prepared_for
             or not self.drive
@@ -125,10 +124,8 @@ class Arm:
         return counts
 
     def profile(self, steps: int, file: str, with_stack: bool = False) -> dict[str, int]:
-        """Record `steps` steps of the loop at its own pace into `file`; what torch.compile has done, as `Child.profile`.
-
-        While the profiler starts, a loader's workers fill their queue. Served from that, the steps would show no wait for
-        data: so the loop runs on before it is recorded, until it is about as slow as it was."""
+        """Record `steps` steps of the loop at its own pace into `file`; what torch.compile has done, as `Child.profile`. Workers fill
+        their queue while the profiler starts, so the loop runs on before it is recorded, until it is about as slow as it was."""
         self.child.start_profiler(with_stack)
         for _ in range(MAX_BURN_CHUNKS):
             if self.run(self._steps_of(CHUNK_S)) > SERVED_FROM_A_QUEUE * self.step_s:
@@ -219,8 +216,7 @@ class Arm:
         return seconds / steps
 
     def warm_up(self, steps: int) -> None:
-        """The first `steps` steps (two or more). The first is timed apart: it holds compilation and start-up; the second
-        tells how long to wait for the rest."""
+        """The first `steps` steps (two or more). The first holds compilation and start-up; the second tells how long the rest may take."""
         self.run(1)
         self.step_s = self.run(1)
         if steps > 2:
@@ -258,10 +254,8 @@ class Arm:
         self.discount(self.turns[-1], step_s, busy_a_step)
 
     def discount(self, turn: Turn, step_s: float, busy_a_step: float) -> None:
-        """What turns that were timed, but decide nothing, took beyond the pace of those that do, in seconds a step and of the GPU's work
-        a step, does not count as timed: more steps can have been made in them than were handed over. What was made in one of
-        them and handed over in another gained nothing, and a loop whose steps are unequal is now slower, now faster: they
-        count together."""
+        """What turns that were timed, but decide nothing, took beyond the pace of those that do, in seconds a step and of the GPU's work a step,
+        does not count as timed: more steps can have been made in them than were handed over. They count together, as unequal steps even out."""
         before = max(0.0, self.slower_s), max(0.0, self.slower_busy_s)
         self.slower_s += turn.seconds - turn.steps * step_s
         self.slower_busy_s += turn.busy_s - turn.steps * busy_a_step
@@ -291,10 +285,8 @@ def whole_rounds(seconds: float, step_s: float, round_of: int = 1) -> int:
 
 
 def pair(starter: Arm, submission: Arm, plan: Plan, before_block: Callable[[], None] = lambda: None) -> Pair:
-    """One pair of blocks, in random order. Both arms come frozen and leave frozen. `before_block` runs while both are.
-
-    Both begin on the same core, another one in each pair: on a machine with uneven cores pairs of a loop against itself
-    scatter less then (data/measured/decision.md)."""
+    """One pair of blocks, in random order. Both arms come and leave frozen; `before_block` runs while both are. Both begin on the same
+    core, another one in each pair: pairs of a loop against itself scatter less then (data/measured/decision.md)."""
     times: dict[str, tuple[float, float]] = {}
     core = draw_core()
     arms = [("starter", starter), ("submission", submission)]
@@ -331,10 +323,8 @@ def overstated(submission: Arm, starter: Arm, by_gpu: bool) -> float:
 
 
 def draw_core() -> int:
-    """One of this process's cores, by chance, but none that is much faster or slower now than most of them.
-
-    Cores of a virtual machine are shared with strangers: 16 of them did the same work in 43 to 82 ms. A loop that reads its
-    data itself is as slow as its core, and one with many workers is as slow as most cores are."""
+    """One of this process's cores, by chance, but none that is much faster or slower now than most of them: cores of a virtual machine
+    are shared with strangers, and 16 of them did the same work in 43 to 82 ms."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 4:  # too few to say what is usual
         return random.choice(cores)
@@ -368,9 +358,8 @@ def usual(times: dict[int, float]) -> list[int]:
 def lost_since(processes: Processes, times_them: bool = True) -> Callable[[], float]:
     """Gives a function that says the share of the time since now that these lost to other programs.
 
-    That is how long one of their threads waited for a processor, the one that waited most, and how long the grader did where it
-    times them; but no more than the others' share of the processors' work, for a loop can be in its own way. Time that other virtual
-    machines took comes on top. A neighbour who is in nobody's way costs nothing."""
+    That is how long one of their threads waited for a processor, and the grader where it times them, but no more than the others'
+    share of the processors' work, for a loop can be in its own way. Time that other virtual machines took comes on top."""
     began, waited, own = time.monotonic(), processes.waited(), processes.cpu_seconds()
     grader_waited = waited_s("thread-self")
     worked, stolen = machine.processor_time()

@@ -135,8 +135,7 @@ class Band:
         return self.rows[0][0], self.rows[-1][0]
 
     def at(self, step: int) -> dict[str, Usual]:
-        """Mean and sd at a step, between two stored ones in proportion to the logarithm of the steps; the sd is the larger of
-        the two. Raises ValueError for a step outside of `steps`."""
+        """Mean and sd at a step, between stored ones in the log of the steps; of the sds the larger. ValueError outside of `steps`."""
         first, last = self.steps
         if not first <= step <= last:
             raise ValueError(f"step {step} lies outside of the band, which goes from {first} to {last}")

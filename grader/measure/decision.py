@@ -1,8 +1,7 @@
 """From pairs of timed blocks to a gain, its interval, and the points. Arithmetic only.
 
-The statistic is the log of (starter's time per step / submission's time per step), one value a pair: noise that scales
-both blocks of a pair drops out, and ratios are symmetric in the log. How often the rule is wrong was simulated:
-`python -m tests.benchmarks.decision_errors`."""
+The statistic is the log of (starter's time per step / submission's), one value a pair: noise that scales both blocks drops out. How
+often the rule is wrong was simulated: `python -m tests.benchmarks.decision_errors`."""
 
 import math
 from collections.abc import Sequence
@@ -56,11 +55,9 @@ def of_runs(
     noise_floor: float = 0.0,
     wider: float = 1.0,
 ) -> Gain:
-    """The gain from few runs of two jobs, times per step. How much runs of one job differ is pooled over both and the `others`,
-    so that two runs each can decide. The interval is so many times wider, and unbounded where no job ran twice. Raises ValueError for no runs or times
-    that are not positive.
-
-    Student's t for two means with one variance: https://www.itl.nist.gov/div898/handbook/eda/section3/eda353.htm"""
+    """The gain from few runs of two jobs, times per step. How much runs of one job differ is pooled over both and the `others`. The
+    interval is so many times wider, and unbounded where no job ran twice. Raises ValueError for no runs or times that are not
+    positive. Student's t for two means with one variance: https://www.itl.nist.gov/div898/handbook/eda/section3/eda353.htm"""
     if not before or not now:
         raise ValueError("need a run or more of each job")
     if min(*before, *now) <= 0:
@@ -76,10 +73,9 @@ def of_runs(
 
 
 def change(before: Sequence[float], now: Sequence[float], noise_floor: float = 0.0) -> Gain:
-    """How many times as fast this night was as the nights `before` it, from times (any unit, one a night; of this night
-    one a repeat). The interval is that of one more night: what a night does to all its repeats is not averaged away by
-    them. `noise_floor` as in `gain`. Raises ValueError for fewer than two nights, none now, or times that are not
-    positive."""
+    """How many times as fast this night was as the nights `before` it, from times (any unit, one a night; of this night one a repeat),
+    with the interval of one more night: what a night does to all its repeats is not averaged away. `noise_floor` as in `gain`. Raises
+    ValueError for fewer than two nights, none now, or times that are not positive."""
     if len(before) < 2 or not now:
         raise ValueError(f"need two or more nights before this one, got {len(before)}, and {len(now)} times now")
     if min(*before, *now) <= 0:
@@ -92,8 +88,7 @@ def change(before: Sequence[float], now: Sequence[float], noise_floor: float = 0
 
 
 def fraction(factor: float, target: float) -> float:
-    """The share of the points that a gain earns: clip(log(factor) / log(target), 0, 1). Half the fix, in log, earns half
-    the points. Raises ValueError unless target > 1."""
+    """The share of the points that a gain earns: clip(log(factor) / log(target), 0, 1). Raises ValueError unless target > 1."""
     if target <= 1:
         raise ValueError(f"a target gain must be above 1, got {target}")
     return min(1.0, max(0.0, math.log(factor) / math.log(target)))

@@ -27,9 +27,8 @@ class Level:
 
 
 class Meter:
-    """Looks at one child during its turns. levels: one for the end of each turn. peak: bytes at the most that were seen, on
-    a GPU of its memory, on a CPU of main memory beside what the child held when the meter was made: before the submission was
-    imported, which could hold much then, and give it back."""
+    """Looks at one child during its turns. levels: one for the end of each turn. peak: bytes at the most that were seen, on a GPU of
+    its memory, on a CPU of main memory beside what the child held before the submission was imported."""
 
     def __init__(self, child: Child, on_gpu: bool):
         self.child, self.on_gpu = child, on_gpu
@@ -42,9 +41,8 @@ class Meter:
     # 50 lines and more: the looks that go on beside each other, and what each tells the others
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Look while the child has its turn and the other one stands still: on a GPU where NVML does not tell processes
-        apart, all that comes or goes meanwhile is the child's. Around its turn: at the last look it stands still again, and
-        gains no time if that is slow. Raises ChildError where the child hid its memory meanwhile."""
+        """Look while the child has its turn and the other one stands still: on a GPU where NVML does not tell processes apart, all
+        that comes or goes meanwhile is the child's. Raises ChildError where the child hid its memory meanwhile."""
         held = self.levels[-1].gpu if self.levels else 0
         before = machine.gpu_memory() if self.levels and self.on_gpu else self._gpu_base
         end, failed = threading.Event(), []

@@ -32,8 +32,7 @@ def timeline(lab: Lab, form: str, step_s: float, steps: int) -> dict[str, Any] |
 
 
 def keep(lab: Lab, form: str, step_s: float, steps: int, made: dict[str, Any]) -> None:
-    """Keep the timeline of so many profiled steps with the unprofiled step time, in seconds, that it was made for. A cache that
-    cannot be written keeps nothing."""
+    """Keep the timeline of so many profiled steps with the step time, in seconds, that it is for, if the cache can be written."""
     with contextlib.suppress(UserError, OSError, ValueError):
         write_json(_file(lab, form), {"of": _of(lab, form, steps), "step_s": step_s, "timeline": made})
 

@@ -115,12 +115,10 @@ NAMES = {"step_ms": "the solution's steps per second:", "gain": "its gain over t
 
 
 def judge(outcome: Outcome, before: list[dict[str, Any]]) -> list[Change]:
-    """Compare a part's watched figures with those of the last nights before; where there are more, also with those of the
-    first ones, of which only what lies beyond their interval is told.
+    """Compare a part's watched figures with those of the last nights before; where there are more, also with those of the first ones.
 
-    One of fifty series lies beyond a 90% interval every night. So a part that does is measured again, and it is called
-    slower when every run of three is beyond it, and their mean by SURE half intervals. How often
-    an unchanged night is then called slower, and how small a change is found: data/measured/nights.md."""
+    One of fifty series lies beyond a 90% interval every night. So it is measured again, and called slower when every run of three is
+    beyond it, and their mean by SURE half intervals. How often that is wrong: data/measured/nights.md."""
     first = before[:FIRST] if len(before) > LAST else []
     return [
         *_changes(outcome, before[-LAST:], "{} nights' before"),

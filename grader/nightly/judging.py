@@ -53,8 +53,7 @@ def _judge_adversaries(night: Night, outcomes: list[Outcome]) -> list[str]:
 
 
 def again(night: Night, assessed: Assessed) -> list[tuple[Part, int]]:
-    """What is to be measured again, with the number of the run: a grade or an adversary that is not as expected, with the
-    adversary's control, and a part that looks slower."""
+    """What is to be measured again, with the run's number: what is not as expected, with an adversary's control, or looks slower."""
     wanted: dict[str, tuple[Part, int]] = {}
     by_name = {outcome.part.name: outcome for outcome in assessed.outcomes}
 

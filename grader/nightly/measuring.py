@@ -94,8 +94,7 @@ def takes_s(made: list[Part], seconds: Callable[[Part], float]) -> float:
 
 
 class Progress:
-    """A line a part on standard error, or a bar on a terminal, with the time left: from the last night's times, else from
-    those of this night's parts of the kind."""
+    """A line a part on standard error, or a bar on a terminal, with the time left, from the last night's times or this one's."""
 
     def __init__(self, night: Night, pool: Pool, wanted: list[Part]) -> None:
         self.waiting = {part.name: part for part in wanted}

@@ -72,8 +72,7 @@ def build(notebooks: Path, out: Path) -> Path:
 
 
 def render(source: Path, made: Path) -> None:
-    """Make the pages in the folder `source`, of which the first is index.md. Raises UserError with all that Sphinx warns of,
-    such as a link that leads nowhere."""
+    """Make the pages in the folder `source`, of which the first is index.md. Raises UserError with all that Sphinx warns of."""
     options = ["--builder", "html", "--jobs", "auto", "--quiet", "--no-color", "--fail-on-warning"]
     command = [sys.executable, "-m", "sphinx", *options, "--conf-dir", str(STYLE), str(source), str(made)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=source, env=os.environ | {"PYTHONUTF8": "1"})

@@ -1,8 +1,7 @@
 """Two training loops of one's own, measured as a grade measures: same children, same blocks, no points.
 
-But for one thing: whether a loop is faster at all is asked here, however little. Two processes that do the same differ, each from
-its start to its end, and pairs of their blocks agree on a gain that is none. So both loops are started again for every few blocks,
-and a start counts once: `python -m tests.benchmarks.compare_errors` tells how often that is wrong."""
+Whether a loop is faster at all is asked here, however little. Two processes that do the same differ, each from its start to its end.
+So both loops are started again for every few blocks, and a start counts once: `tests.benchmarks.compare_errors`."""
 
 import re
 import secrets
@@ -265,9 +264,8 @@ def _joined(pairs: Sequence[Pair]) -> Pair:
 
 
 def decide(starts: Sequence[Pair], noise_floor: float, least: int = 2) -> Decision | None:
-    """What the starts say, a pair of mean times each, of two loops of which nobody knows which one should be faster; None of fewer
-    than `least`. Settled when the interval says it, and would say it too had the slower of them always run as in its fastest
-    start, or the faster one as in its slowest. No start is left out: how they differ is what must be known."""
+    """What the starts say, a pair of mean times each, of two loops of which nobody knows which is faster; None of fewer than `least`.
+    Settled when the interval says it, and would had the slower always run as in its fastest start, or the faster as in its slowest."""
     if len(starts) < max(2, least):
         return None
     before, after = [start.starter_s for start in starts], [start.submission_s for start in starts]

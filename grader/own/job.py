@@ -60,10 +60,9 @@ def _told(error: BaseException, file: str) -> str:
 
 
 def _keep_memory() -> None:
-    """Have malloc keep what is freed (of pieces up to 32 MB), where it is glibc's. By itself it gives it back to the system and
-    gets it again, page by page, or does not, as the pieces happen to lie: of 18 processes with the same small network 5 took 13
-    to 15 ms a step and 13 took 20 to 23 ms, each to its end; like this, all take 9 to 10 ms (2 cores, AMD EPYC, torch 2.14,
-    2026-11-27). A process's luck would look like a gain."""
+    """Have glibc's malloc keep what is freed (of pieces up to 32 MB). By itself it gives it back and gets it again, or does not: of 18
+    processes with the same small network 5 took 13 to 15 ms a step and 13 took 20 to 23 ms, each to its end; like this, all take 9 to
+    10 ms (2 cores, AMD EPYC, torch 2.14, 2026-11-27). A process's luck would look like a gain."""
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(M_TRIM_THRESHOLD, TRIM_THRESHOLD)

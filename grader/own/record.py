@@ -79,8 +79,7 @@ def _shares(process: dict[str, Any]) -> dict[str, float]:
 
 
 def _parts(process: dict[str, Any], step_s: float, waiting: float) -> dict[str, float]:
-    """Seconds of a step, in the mean like the step itself, so that they add up. waiting: for data, as a share of all steps; where
-    steps were timed, of those."""
+    """Seconds of a step, in the mean, so that they add up. waiting: for data, as a share of all steps, or of those that were timed."""
     parts = {name: seconds for name, seconds in process["parts"].items() if name != "step"}
     if not parts:
         return {"data_wait": waiting * step_s}
@@ -150,10 +149,9 @@ def _usable(rank: dict[str, Any]) -> bool:
 
 
 def against(earlier: Sequence[dict[str, Any]], now: dict[str, Any]) -> tuple[str, decision.Gain, float]:
-    """Faster, as fast, slower or cannot tell; how many times as fast; and the larger share of one of the runs, from 0 to 1, in which
-    other programs had its processor. The slowest rank counts. Raises UserError where a run has too few steps.
-
-    What other programs took is told of the thread that trains alone. So a change counts if it is there with that time and without."""
+    """Faster, as fast, slower or cannot tell; how many times as fast; and the larger share of a run in which other programs had its
+    processor. The slowest rank counts. Raises UserError where a run has too few steps. What other programs took is told of one thread,
+    so a change counts if it is there with that time and without."""
     runs = [_slowest(run) for run in earlier]
     last = _slowest(now) if now["ranks"] else {"blocks_s": []}
     if min(len(run["blocks_s"]) for run in [*runs, last]) < 2:

@@ -254,8 +254,7 @@ def _best_loaders(baseline: Rung, rungs: list[Rung]) -> list[Rung]:
 
 
 def _climb(found: Tried, run: Callable[[Rung], bool], budget: _Budget, climbed: set[str]) -> None:
-    """Greedily: the best one, then each of the others that is faster on top of what there is. climbed: names of levers that had
-    their turn, which get no second one."""
+    """Greedily: the best one, then each of the others that is faster on top. climbed: names of levers that had their turn."""
     paid = [rung for rung in found.alone if rung.said == decision.FASTER]
     paid = [rung for rung in _best_loaders(found.baseline, paid) if rung.levers[0].name not in climbed]
     for rung in paid:
@@ -298,9 +297,8 @@ def _ratio(below: Rung, rung: Rung) -> float:
 
 
 def _wider(levers: int) -> float:
-    """How many times as wide as one lever's an interval has to be, for the best looking of so many not to be called faster by chance.
-
-    Bonferroni's correction, by the normal distribution: https://www.itl.nist.gov/div898/handbook/prc/section4/prc473.htm"""
+    """How many times as wide an interval has to be, for the best looking of so many levers not to be called faster by chance
+    (Bonferroni): https://www.itl.nist.gov/div898/handbook/prc/section4/prc473.htm"""
     normal = NormalDist()
     return normal.inv_cdf(1 - 0.05 / max(1, levers)) / normal.inv_cdf(1 - 0.05)
 

@@ -8,10 +8,8 @@ LIST = 8  # Landlock's right to read the names in a folder
 
 
 def around(rights: Iterable[tuple[str, int]], kept: Collection[str]) -> Iterator[tuple[str, int]]:
-    """The same rights without what is in the folders `kept` (real paths), whose names can still be listed.
-
-    Landlock can only allow, and each right holds for all that is below. So what lies beside and above of `kept` is allowed one
-    by one."""
+    """The same rights without what is in the folders `kept` (real paths), whose names can still be listed. Landlock can only allow,
+    with all that is below: so what lies beside and above of `kept` is allowed one by one."""
     seen: set[str] = set()
     for path, allowed in rights:
         yield from _around(path, allowed, kept, seen)

@@ -1,7 +1,6 @@
-"""The untrusted side: loads the submission, drives its generator and answers the parent's requests.
+"""The untrusted side: loads the submission, drives its generator and answers the parent's requests, a JSON line each.
 
-One JSON line in, one JSON line out, each carrying the request's nonce. Nothing this process says about time is believed;
-the parent measures. Losses and weights are checked by what they must be if the work was done."""
+Nothing this process says about time is believed; losses and weights are checked by what they must be if the work was done."""
 
 import contextlib
 import ctypes
@@ -317,8 +316,7 @@ class Harness:
     # ---- asked of the trusted arm only
 
     def compare(self, file: str, stretch: bool = False, ranks: int = 1) -> dict[str, Any]:
-        """Compare the weights in `file` in the exchange folder with this process's own, and with samples of so many ranks. Needs
-        `start(keep_initial=True)`."""
+        """Compare the weights in `file` with this process's, and with samples of so many ranks. Needs `start(keep_initial=True)`."""
 
         def compare() -> dict[str, Any]:
             assert self.comparison is not None

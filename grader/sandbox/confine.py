@@ -82,8 +82,7 @@ def become_subreaper() -> None:
 
 
 def keep_signals_in() -> bool:
-    """From now on this process can signal only itself and what it starts, so a signal to all goes to these; returns whether
-    that worked (since Linux 6.12)."""
+    """From now on this process can signal only itself and what it starts; returns whether that worked (since Linux 6.12)."""
     abi = landlock_abi()
     if abi < 6:
         return False
@@ -366,9 +365,8 @@ def own_loopback() -> None:
 
 
 def own_shared_memory(size: int) -> None:
-    """Have a /dev/shm of one's own, of `size` bytes, which ends with the processes in it and fills nobody else's; or OSError.
-
-    Called before there is any rule of Landlock's, which forbids to mount."""
+    """Have a /dev/shm of one's own, of `size` bytes, which ends with the processes in it; or OSError. Called before any rule of
+    Landlock's, which forbids to mount."""
     with _namespaces(_CLONE_NEWNS):
         _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "mount(/)")
         kind, options = b"tmpfs", f"size={size},mode=1777".encode()
@@ -376,9 +374,7 @@ def own_shared_memory(size: int) -> None:
 
 
 def own_processes() -> None:
-    """Have a /proc in which who is not root sees no other user's processes, whose command lines say a lot; or OSError.
-
-    Called as early as `own_shared_memory`."""
+    """Have a /proc without other users' processes for who is not root; or OSError. Called as early as `own_shared_memory`."""
     # before Linux 5.8 the option is one of the whole machine's, and without these rights this process would miss its own tree
     release = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
     if release < (5, 8) or not _permitted() & 1 << _CAP_SYS_PTRACE:

@@ -1,8 +1,7 @@
 """A drive whose every read waits, like one across a network: for labs about loading on machines that decode quickly.
 
-The wait must not be the learner's to leave out, so a process of the drive's own serves the files (see `drive_server`), and a
-confined child can read them in no other way. It serves one child, in that one's turns only. Reads at the same time wait at the
-same time."""
+The wait must not be the learner's to leave out, so a process of the drive's own serves the files (see `drive_server`), to one child
+and in that one's turns only. Reads at the same time wait at the same time."""
 
 from __future__ import annotations
 
@@ -24,8 +23,7 @@ ANSWERS_S = 10.0  # how long it may take to say what it has served
 
 
 class Counts(NamedTuple):
-    """How many files were read, how many of them by the loop's main process, in any of its threads, and how many different ones; how many
-    checkpoints have come to their names."""
+    """How many files were read, how many by the main process, how many different ones; how many checkpoints have their names."""
 
     reads: int
     reads_in_main: int

@@ -38,8 +38,7 @@ _ONCE = select.EPOLLONESHOT
 
 
 class _Connection:
-    """A peer: its socket, its process, what it has sent of a next request, what is left to send of an answer; of what it writes
-    the file's name and the bytes that are to come."""
+    """A peer: its socket and process, what it has sent of a next request, what is left to send of an answer; the file it writes."""
 
     def __init__(self, connected: socket.socket, process: int):
         self.socket, self.process, self.rest, self.answer = connected, process, b"", memoryview(b"")
@@ -47,9 +46,8 @@ class _Connection:
 
 
 class _Store:
-    """Files that are written, in memory. A write is done when all before it are, and its bytes have passed the link.
-
-    A file whose name is `step-N` is a checkpoint: it has to come to that name by a rename."""
+    """Files that are written, in memory. A write is done when all before it are, and its bytes have passed the link. A checkpoint is
+    called `step-N`, and has to come to that name by a rename."""
 
     def __init__(self, write_bps: float):
         self.write_bps, self.free_at = write_bps, 0.0

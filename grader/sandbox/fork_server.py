@@ -48,8 +48,7 @@ class ForkServer:
         return self.owner == os.getpid() and self._process.poll() is None
 
     def fork(self, spec: dict[str, Any], fds: list[int]) -> int:
-        """Start a child; returns its warden's process id. Raises RuntimeError when the server is dead, and ChildError where
-        another process made it, and so its children, slower."""
+        """Start a child; returns its warden's process id. RuntimeError when the server is dead, ChildError where it was made slower."""
         with self._lock:
             self.wait_ready()
             if self.alive() and machine.scheduling(self._process.pid) != self._scheduled:

@@ -106,8 +106,7 @@ class Functions:
         read([self.look(x)], self.device)
 
     def calls(self, entry: str, seed: int, count: int) -> dict[str, Any]:
-        """Call the function `count` times, each time with inputs newly drawn from `seed`. The reply holds a look at every result, so
-        all of them are there by then."""
+        """Call the function `count` times, with inputs newly drawn from `seed`. The reply looks at every result, so all are there then."""
         function, looks = self.relaunch or getattr(self.module, entry), []
         for tensors in self.workload.anew(seed, self.device, count, **self.timed):
             result = function(*tensors)

@@ -70,8 +70,7 @@ def member(module: ModuleType, name: str) -> Any:
 
 
 def kernel_of(text: str, line: int, names: dict[str, Any], unspecialised: list[Any], file: Path) -> Any:
-    """The kernel that `text` defines, with the values of `names`; its text goes to `file`. line: where it begins in the
-    submission. Raises ContractError."""
+    """The kernel that `text` defines, with the values of `names`; its text goes to `file`. ContractError by the `line` it begins in."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError) as error:

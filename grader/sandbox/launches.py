@@ -37,8 +37,7 @@ KEPT_BYTES = 1 << 20  # of memory that was there before the call, as a table is;
 
 
 class Launches(TorchDispatchMode):
-    """What a call did, in order: kernels of Triton's that it launched, and what it filled and copied. Operators of torch that
-    calculate are only named."""
+    """What a call did, in order: Triton kernels that it launched, what it filled and copied, names of operators that calculate."""
 
     def __init__(self, inputs: Sequence[torch.Tensor] = ()) -> None:
         super().__init__()

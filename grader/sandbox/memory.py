@@ -178,9 +178,7 @@ def _frames(pid: int) -> np.ndarray:
 
 
 def _mapped(pid: int, folder: bytes) -> Iterator[tuple[tuple[bytes, File], int]]:
-    """The parts of files that a process has mapped and may have written: offset and file, and bytes.
-
-    https://man7.org/linux/man-pages/man5/proc_pid_maps.5.html"""
+    """Offset, file, bytes of what a process maps and may have written: https://man7.org/linux/man-pages/man5/proc_pid_maps.5.html"""
     # Files are its own where it can write to them, where they have no name any more (shared memory is such a file), and in the
     # folders in which it can make some. All of a part counts: what was written is not lost when its pages are no longer the
     # process's, and whoever makes a mapping of memory wants all of it
@@ -209,9 +207,7 @@ def _held_in(folder: str, uid: int = 0) -> dict[File, int]:
 
 
 def opened(pid: int, looked_at: int = 0) -> tuple[dict[File, int], int]:
-    """Bytes of what a process runs or has opened and no folder shows: files in memory, files and links without a name, what waits in
-    pipes.
-
+    """Bytes of what a process runs or has opened and no folder shows: files in memory, files without a name, what waits in pipes.
     looked_at: how many of its child's files were, before and behind this. Raises ChildError where they are too many."""
     found, shared, seen = dict[File, int](), _shared_device(), 0
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it ended

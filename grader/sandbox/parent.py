@@ -220,8 +220,7 @@ class Child:
         self._ask(self.setting.limits.first_step, "start_profiler", with_stack=with_stack)
 
     def profile(self, steps: int, file: str) -> dict[str, int]:
-        """Record `steps` steps into `file`; two more are run. Returns what torch.compile has done so far: "graphs",
-        "graph_breaks", "recompiles"."""
+        """Record `steps` steps into `file`; two more run. Returns torch.compile's "graphs", "graph_breaks" and "recompiles" so far."""
         keys = self._next_keys(steps + 2)
         told = self._telling(steps + 2, [])
         reply = self._ask(self.setting.limits.first_step, "profile", told, steps=steps, file=file, **keys)

@@ -84,10 +84,8 @@ class Recorder:
         step: Callable[[], torch.Tensor],
         read: Callable[[list[torch.Tensor]], list[float]],
     ) -> list[float]:
-        """Record `steps` steps after one that the reader discards, and write the trace; returns the losses.
-
-        One profiling session a process: a second one can lose its first kernels. One more step follows in the trace, not to be
-        counted: in it the harness itself waits for the GPU."""
+        """Record `steps` steps after one that the reader discards, and one more in which the harness waits, and write the trace;
+        returns the losses. One profiling session a process: a second one can lose its first kernels."""
         self.last_recorded = steps + 2
         self.profiler.step()
         losses = []
@@ -108,8 +106,7 @@ def compiled_graphs() -> int:
 
 
 class Compilations:
-    """What torch.compile has done in this process since. Its own counts can be set back, as torch._dynamo.reset does; an audit hook
-    sees each compilation, and cannot be taken away."""
+    """What torch.compile has done in this process since: counted by an audit hook, as its own counts can be set back."""
 
     def __init__(self) -> None:
         seen: list[Any] = []  # the context of each time that code was compiled

@@ -18,9 +18,7 @@ LARGER = "The record of a call has a tensor that is larger than its memory"
 
 
 class Relaunch:
-    """Called with inputs like the recorded call's it returns what the kernels make of these.
-
-    All that can be is worked out once: a kernel that is timed must not wait for this."""
+    """Called with inputs like the recorded call's it returns what the kernels make of them. All else is done before: it is timed."""
 
     def __init__(self, file: Path, device: torch.device, folder: Path) -> None:
         """folder: for the kernels' texts."""

@@ -76,8 +76,7 @@ def python_path() -> list[str]:
 
 @functools.lru_cache(maxsize=1)
 def _path_at_start() -> list[str]:
-    """What .pth files put on the path: a layered environment has its packages there. Asked in a process of its own, as a notebook can
-    change this one's path."""
+    """What .pth files put on the path, as in layered environments. Asked in its own process: a notebook can change this one's path."""
     asked = [sys.executable, "-I", "-c", "import sys; print(*sys.path, sep='\\n')"]
     said = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False).stdout
     return [path for path in map(os.path.realpath, said.splitlines()) if _may_be_read(path)]
@@ -100,10 +99,9 @@ def _compilers() -> list[str]:
 
 
 def file_rights(home: Path, readable: Iterable[str | Path], device: str, ranks: int = 1) -> list[tuple[str, int]]:
-    """What a child may touch: its own folder, shared memory and its GPU in full; Python, system libraries, this package
-    and the lab's data read-only, but for `kept_from_children`. Solutions, calibration, results and the gradebook are not among
-    them. Several ranks may
-    open all GPUs: NCCL asks NVML about theirs, and NVML does not start where one cannot be opened."""
+    """What a child may touch: its own folder, shared memory and its GPU in full; Python, system libraries, this package and the lab's
+    data read-only, but for `kept_from_children` (solutions, calibration, results, the gradebook). Several ranks may open all GPUs:
+    NCCL asks NVML about theirs, and NVML does not start where one cannot be opened."""
     python = {sys.prefix, sys.base_prefix, sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")}
     python |= {*python_path(), *_path_at_start(), *_compilers()}
     code = [PACKAGE, *sorted(DATA.glob("*.py"))]
@@ -158,8 +156,7 @@ NO_SHARED_MEMORY = (
 
 
 def memory_limit() -> int:
-    """Bytes of private data that one process of a submission may have. Raises RuntimeError where the system does not tell
-    what there is."""
+    """Bytes of private data that one process of a submission may have. Raises RuntimeError where the system does not tell."""
     try:
         return machine.allowed_memory() * 3 // 4
     except FileNotFoundError as error:

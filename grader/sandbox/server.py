@@ -114,8 +114,7 @@ def _warden(spec: dict[str, Any], requests: int, replies: int, output: int, stat
 
 
 def _word(lifeline: int, uid: int, enclosed: bool) -> bytes:
-    """What the parent says: b"s" to stop all, which is done and answered; b"c" when it is done with this child; nothing when it
-    is dead."""
+    """What the parent says: b"s" to stop all, which is done and answered; b"c" when it is done with this child; b"" when dead."""
     try:
         word = os.read(lifeline, 1)
     except ConnectionResetError:  # it died before it read an answer

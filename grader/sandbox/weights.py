@@ -222,8 +222,7 @@ def _own_last(step: torch.Tensor, update: torch.Tensor) -> torch.Tensor:
 
 
 def _differ(other: torch.Tensor, given: torch.Tensor, update: torch.Tensor) -> bool:
-    """Whether samples of what two ranks have for a weight differ by more than SAME_WEIGHT of the update. Ranks that make the same steps
-    differ by nothing."""
+    """Whether samples of a weight on two ranks differ by more than SAME_WEIGHT of the update. Those of the same steps are equal."""
     return not (other.to(given.device).double() - given.double()).norm() <= SAME_WEIGHT * update.norm()
 
 
@@ -275,10 +274,8 @@ class Slope:
 
 
 class Decay(Slope):
-    """How much more weight decay one loop has than another. Each step takes learning rate * weight decay * weight from a weight.
-    That is far too little for the update's direction to show, but it points where the weights do, and nothing else points there.
-
-    rate: the sum of the learning rates of all steps."""
+    """How much more weight decay one loop has than another. A step takes rate * weight decay * weight from a weight: too little for
+    the update's direction to show, but it alone points where the weights do. rate: the sum of the learning rates of all steps."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

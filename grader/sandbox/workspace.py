@@ -117,8 +117,7 @@ def _unused_user() -> int:
 
 @functools.lru_cache(maxsize=1)
 def _may_give_users() -> bool:
-    """Whether children can have users of their own: this process is root, its container maps other ids, and those can read
-    what a child needs."""
+    """Whether children can have users of their own: this process is root, its container maps other ids, and those can read enough."""
     if os.geteuid() != 0:
         return False
     needed = [sys.prefix, sys.base_prefix, PACKAGE, DATA, make_dir(cache_dir())]

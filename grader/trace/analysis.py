@@ -35,9 +35,8 @@ def analyse(
     count: int | None = None,
     wait_ns: float | None = None,
 ) -> Analysis:
-    """Measure and diagnose a trace. step_ns: length of a step measured without the profiler, ns. top: how many
-    operations to look into. wait_ns: how long such a step waits for data, ns, where that was measured too. skip_first: steps that are not counted; count: how many after them are, None for all. Never raises
-    for a trace that `read` returned: what it cannot tell is None or empty."""
+    """Measure and diagnose a trace, whatever `read` returned. step_ns: length of a step without the profiler, ns; wait_ns: how long it
+    waits for data, where that was measured. top: how many operations to look into. skip_first, count: which steps are counted."""
     warm = trace.windows.warm if skip_first else 0
     left_out = max(0, min(max(skip_first, warm), len(trace.windows) - 1))  # a lone step is better than none
     if (run := trace.loss.run) and count is None and skip_first:

@@ -1,6 +1,4 @@
-"""A copy of a trace with what was found as tracks of its own, for Perfetto (https://ui.perfetto.dev).
-
-The new events stand before those of the file, so it is copied piece by piece, whatever its size."""
+"""A copy of a trace with what was found as tracks of its own, before its events, for Perfetto (https://ui.perfetto.dev)."""
 
 import gzip
 import json
@@ -143,8 +141,7 @@ def _us(ns: int) -> bytes:
 
 
 def tracks(a: Analysis) -> list[Track | Counter]:
-    """What was found in the counted steps: the steps, for each GPU the parts of its time and why it idled, how much was queued for
-    it, and what held the host."""
+    """What was found in the counted steps: the steps, each GPU's parts, why it idled, how much was queued, what held the host."""
     trace, steps = a.trace, a.steps
     if not len(steps):
         return []

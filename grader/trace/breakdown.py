@@ -222,8 +222,7 @@ class Host:
 
 
 def _launched(trace: Trace, gpu: np.ndarray, idle: intervals.Intervals) -> np.ndarray:
-    """For each idle time of a GPU when the call was over that launched what ended it (of `gpu`, all of that device); its end
-    where that is not known."""
+    """For each idle time when the call was over that launched what ended it (of `gpu`, all of that device); its end if not known."""
     after = np.searchsorted(trace.start[gpu], idle[1], side="left")
     launch = trace.launch_of(gpu[np.minimum(after, len(gpu) - 1)])
     return np.where((after < len(gpu)) & (launch >= 0), trace.end[launch], idle[1])

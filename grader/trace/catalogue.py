@@ -38,9 +38,7 @@ _count, _share, _time, _bytes = (partial(_metric, unit) for unit in (COUNT, SHAR
 
 @dataclass
 class Metrics:
-    """What a trace shows, per counted step unless it says share. None: this trace cannot tell.
-
-    A trace without GPU events leaves every GPU field None; one without any call into CUDA also `launches`, `syncs`."""
+    """What a trace shows, per counted step unless it says share. None: this trace cannot tell, as of GPU fields without GPU events."""
 
     steps: int = 0  # counted: those after the first `skip_first`
     step_ns: Number = None  # length of a step without the profiler, as it was given

@@ -1,6 +1,4 @@
-"""What a trace says of its collectives in arguments of their own: asked for only where they stand, as few events have them.
-
-Imports no numpy, see `decode`."""
+"""What a trace says of its collectives in arguments of their own, asked for only where they stand. Imports no numpy, see `decode`."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator

@@ -186,14 +186,12 @@ class Trace:
         return Nesting(self.thread, self.start, self.end, events)
 
     def launch_of(self, events: np.ndarray) -> np.ndarray:
-        """For each of these GPU events (indices) the index of the host call with the same correlation id, -1 without one.
-        Never matched by time: the clocks of CPU and GPU differ."""
+        """For each of these GPU events (indices) the host call of the same correlation id, or -1. Never by time: clocks differ."""
         return self._launch[events]
 
     @cached_property
     def is_timed(self) -> np.ndarray:
-        """Mask of GPU work of a kind of which hardly any has its launch recorded: MTIA's copies, a trace of the GPU alone. It
-        counts to the step in which it ran."""
+        """Mask of GPU work of a kind of which hardly any has its launch recorded, as MTIA's copies. It counts to the step it ran in."""
         timed = np.zeros(len(self), bool)
         launched = self.gpu[self._launch[self.gpu] >= 0]
         for kind in (KERNEL, MEMCPY, MEMSET):

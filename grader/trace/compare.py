@@ -1,5 +1,4 @@
-"""Two traces of the same loop, before and after a change: what became of every metric, of every part of the step time
-and of every family of kernels."""
+"""Two traces of the same loop, before and after a change: what became of every metric, part of the step and family of kernels."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields

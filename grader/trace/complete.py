@@ -40,8 +40,7 @@ UNSEEN = ", though work was launched: the profiler was not allowed to see the GP
 
 
 def doubts(trace: Trace, expect_gpu: bool, dropped: int = 0) -> tuple[list[str], list[str]]:
-    """What makes a readable trace one that should not be judged by, and what is merely odd about it. dropped: how many of its
-    events were damaged and are left out."""
+    """What makes a readable trace one not to be judged by, and what is merely odd. dropped: events that were damaged and left out."""
     reasons: list[str] = []
     notes: list[str] = []
     if not len(trace):
@@ -218,8 +217,7 @@ def _idles(trace: Trace, gpu: np.ndarray) -> bool:
 
 def _impossible(trace: Trace, gpu: np.ndarray, launch: np.ndarray) -> list[str]:
     """Times of kernels that cannot be: a stream does one after the other, and a host that waited for the device waited for all.
-
-    Left out are graphs, which have streams of their own, and launches that allow a kernel to begin before the last one ends."""
+    Without graphs, which have streams of their own, and launches that allow a kernel to begin before the last one ends."""
     kernel = (trace.category[gpu] == KERNEL) & (launch >= 0) & (trace.stream[gpu] >= 0)
     k, call = gpu[kernel], launch[kernel]
     alone = ~trace.named(OVERLAPPING_LAUNCH, call)
@@ -322,9 +320,8 @@ def _short_replays(trace: Trace, replays: np.ndarray, gpu: np.ndarray) -> int:
 
 
 def _after_first(trace: Trace, gpu: np.ndarray, marked: np.ndarray, begin: int) -> np.ndarray:
-    """Mask of the GPU events that start after the first marked one of their stream; where none is, after the first of all, or
-    after `begin`. A stream works in order: what runs before it may have been launched before the recording began, what runs
-    after it cannot."""
+    """Mask of the GPU events that start after the first marked one of their stream; where none is, after the first of all, or after
+    `begin`: a stream works in order, and what runs before it may have been launched before the recording."""
     stream, none = alike(trace.device[gpu], trace.stream[gpu]), np.iinfo(np.int64).max
     first = np.full(stream.max() + 1, none)
     np.minimum.at(first, stream[marked], trace.start[gpu[marked]])

@@ -71,8 +71,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 class More(msgspec.Struct, gc=False):
-    """What is asked for only where an event has no category, or work of a GPU no correlation. Anything may stand there: nobody
-    has looked at it before."""
+    """What is asked for only of an event without category, or of GPU work without correlation. Nobody has looked at it before."""
 
     external: Any = msgspec.field(default=None, name="External id")
     # Of Ascend's
@@ -106,8 +105,7 @@ DAMAGE = (msgspec.DecodeError, ValueError, OverflowError, RecursionError, NotPac
 
 
 def numbered(numbers: dict[Any, int], *columns: list) -> list[int]:
-    """The number of each entry (of several columns: of each row); one that is new gets the next. Almost none is new, so
-    first try without asking."""
+    """The number of each entry (of several columns: of each row); a new one gets the next. Few are new, so that is tried first."""
     try:
         return [numbers[key] for key in (zip(*columns, strict=True) if len(columns) > 1 else columns[0])]
     except KeyError:
@@ -152,8 +150,7 @@ class Columns:
         self.looked_at = 0
 
     def add(self, chunk: bytes, leniently: bool = False) -> None:
-        """Raises one of DAMAGE, and adds nothing, if this is no array of events. leniently: strings may stand for numbers, but
-        each event has its time."""
+        """Raises one of DAMAGE, and adds nothing, if this is no array of events. leniently: strings may be numbers, but not times."""
         events = (decode_leniently if leniently else decode_events)(chunk)
         if leniently and any((e.ph == "X" and (e.ts is None or e.dur is None)) or not e.ph for e in events):
             raise ValueError
@@ -330,8 +327,7 @@ def _with_halves(events: list[Event]) -> list[Event]:
 
 
 def _code_by_arguments(code: int, e: Event, more: More) -> int:
-    """Of an event without a category. Ascend's profiler writes those, of which the device's have a "Task Type"; a copy gets its
-    direction into its name."""
+    """Of an event without a category, as Ascend's are: the device's have a "Task Type"; a copy gets its direction into its name."""
     name = e.name or ""
     if name.startswith("MEMCPY_ASYNC"):
         found = DIRECTION.match(str(more.operation))

@@ -82,8 +82,7 @@ def launches_as_long(b: Breakdown, cost: float) -> bool:
 
 
 def beside(b: Breakdown, cause: str, cost: float, saves: float | None) -> str:
-    """A sentence on what may hold the step as well, once this cause is gone; "" without. cost: of the cause, ns per step; saves: see
-    `replay`."""
+    """What may hold the step once this cause is gone, or "". cost: of the cause, ns per step; saves: see `replay`."""
     if cause in ("queue", "communication") and covered_by_host(b, cost):
         return (
             f" But the host itself takes up to {ms(_most_of_host(b))} per step under the profiler. Without that wait it may be the "

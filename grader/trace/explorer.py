@@ -1,7 +1,6 @@
 """Look into a trace in a notebook: pick some steps, pick a gap, a kernel or an operation, and see what proves it.
 
-`explore` needs ipywidgets. Where a notebook is only read (nbconvert, a viewer, no kernel), a picture and the costliest
-gaps and kernels are shown instead, as plain HTML."""
+Where a notebook is only read (nbconvert, no kernel), a picture and the costliest gaps and kernels are shown as plain HTML."""
 
 from __future__ import annotations
 

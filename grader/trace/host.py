@@ -24,8 +24,7 @@ ITEM = re.compile(r"aten::_local_scalar_dense$")  # `.item()` and friends
 
 
 def launching_op(trace: Trace, calls: np.ndarray, pattern: re.Pattern[str] | None = None) -> np.ndarray:
-    """For each host call (indices, -1 gives -1) the innermost operator around it on its thread, of those with such a name
-    if a pattern is given (index, else -1)."""
+    """For each host call (indices) the innermost operator around it on its thread, of those named so (`pattern`), else -1."""
     if pattern is None:
         return trace.operator[calls]
     ops = np.flatnonzero(trace.category == CPU_OP)
@@ -46,8 +45,7 @@ def copying_op(trace: Trace, calls: np.ndarray) -> np.ndarray:
 
 
 def own_time(trace: Trace, ops: np.ndarray) -> dict[str, float]:
-    """The time, ns, that calls of these operators (indices) took in all by name, without what the operators took that
-    they called; the longest first."""
+    """Time, ns, in calls of these operators (indices) by name, without that of operators that they called; the longest first."""
     time = np.zeros(len(trace) + 1)  # the last is for what no operator called
     time[ops] = trace.duration[ops]
     np.subtract.at(time, trace.operator[ops], trace.duration[ops])

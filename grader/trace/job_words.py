@@ -86,8 +86,7 @@ def steps(labels: np.ndarray) -> str:
 
 
 def numbers_in(files: Sequence[str], size: int = MOST_IN_NAME) -> list[int]:
-    """A rank for each file, by its name: "rank3", "worker3", the one number that differs and is below the job's size (others are of
-    processes and machines), else the order of the names."""
+    """A rank for each file by its name: "rank3", "worker3", the one number that differs and is below the size, else their order."""
     for pattern in (RANK_IN_NAME, DIGITS):
         found = [pattern.findall(name) for name in files]
         for place in range(min(map(len, found), default=0)):

@@ -1,7 +1,6 @@
 """What the name of a kernel or of an operator tells: what it does, and on which units.
 
-Names of cuBLAS, cuDNN and CUTLASS hold the instruction (`s16816gemm`, `ffma`), Triton's do not. What no name tells stays
-unknown."""
+Names of cuBLAS, cuDNN and CUTLASS hold the instruction (`s16816gemm`, `ffma`). What no name tells, as of Triton's, stays unknown."""
 
 import re
 from functools import lru_cache

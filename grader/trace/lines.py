@@ -63,8 +63,7 @@ class Lines:
         return self.line[frame][np.searchsorted(anew, events)]
 
     def _callers(self, frames: np.ndarray) -> np.ndarray:
-        """The frame that called each, -1 without one: by its recorded id, where there is none by time. A caller starts
-        earlier, so no chain of them is a circle, whatever was recorded."""
+        """The frame that called each, by its recorded id, else by time, or -1. A caller starts earlier, so no chain is a circle."""
         callers = self.frames.around(frames)
         ordered, ids = self.by_id
         if len(ordered):
@@ -105,8 +104,7 @@ def _of_library(file: str) -> bool:
 
 
 def by_line(trace: Trace, events: np.ndarray) -> dict[str, int]:
-    """How many of these events each source line made, most first: {"train.py:41": 12, ...}. Those without a line are left
-    out; so a trace without stacks gives none."""
+    """How many of these events each source line made, most first: {"train.py:41": 12, ...}. A trace without stacks gives none."""
     if not len(events) or not (trace.category == PYTHON).any():
         return {}
     lines = Lines(trace)

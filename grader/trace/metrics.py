@@ -1,8 +1,7 @@
 """The numbers that checks are made of, one definition each.
 
-Durations are integer nanoseconds; busy times are lengths of unions of intervals on one device, never sums, so that
-overlapping work counts once. GPU work belongs to the step in which the host launched it; host and GPU events are
-matched by correlation id only. What a trace cannot tell is None, never 0."""
+Durations are integer nanoseconds; busy times are lengths of unions of intervals on one device. GPU work belongs to the step in which
+the host launched it, by correlation id only. What a trace cannot tell is None, never 0."""
 
 import re
 
@@ -60,11 +59,9 @@ def metrics(
     count: int | None = None,
     wait_ns: float | None = None,
 ) -> Metrics:
-    """Measure the steps after the first `skip_first` (the profiler can lose events of its first active step), `count` of
-    them where it is given. steps: what `Steps(trace, skip_first, count)` gave, if it is there already.
-
-    step_ns: length of a usual step without the profiler, which stretches a step that is bound by launches (10 to 31 ms in one
-    measurement), so only with it is idleness about the loop. wait_ns: for data, in such a step."""
+    """Measure the steps after the first `skip_first` (the profiler can lose events of its first active step), `count` of them where it
+    is given. steps: `Steps(trace, skip_first, count)`, if it is there already. step_ns: length of a usual step without the profiler,
+    which stretches one that is bound by launches, so only with it is idleness about the loop. wait_ns: for data, in such a step."""
     m = Metrics(complete=trace.complete, reasons=list(trace.reasons), notes=list(trace.notes), step_ns=step_ns)
     memory_metrics(m, trace)
     steps = steps or Steps(trace, skip_first, count)
@@ -377,9 +374,8 @@ def would_wait(trace: Trace, steps: Steps, ops: np.ndarray) -> np.ndarray:
 
 
 def phase_metrics(m: Metrics, trace: Trace, steps: Steps) -> None:
-    """Time per step of each phase that the loop named by record_function: on the host from entry to exit, on the GPU the
-    union of the work that was launched meanwhile (by whatever thread: backward has its own). Without names of its
-    own a loop has those of the DataLoader and of the optimizer."""
+    """Time per step of each phase that the loop named by record_function, else of the DataLoader and the optimizer: on the host from
+    entry to exit, on the GPU the union of the work that was launched meanwhile, by whatever thread."""
     n, m.phases = len(steps), {}
     mine = trace.annotations[trace.thread[trace.annotations] == steps.thread]
     mine = mine[steps.of_event[mine] >= 0]

@@ -1,6 +1,5 @@
-"""Which operator, annotation or Python frame was open on a thread when something happened there.
-
-Some events overlap only in part, so the answer is always the one that started last of those that have not ended."""
+"""Which operator, annotation or Python frame was open on a thread when something happened there: the one that started last of those
+that have not ended, as some events overlap only in part."""
 
 from functools import cached_property
 from itertools import pairwise
@@ -45,9 +44,8 @@ class Nesting:
         return self._open(last, start, last)
 
     def _open(self, last: np.ndarray, time: np.ndarray, outwards: np.ndarray) -> np.ndarray:
-        """For each position, the last at which an event may be that ends after `time`, the position of the last that does.
-        Changes `last`. outwards: from each position to the last before it that may end later than its event begins;
-        `parents`, or `last` itself while these are being found."""
+        """For each position, the last at which an event may be that ends after `time`, the position of the last that does. Changes
+        `last`. outwards: from each position to the last before it that may end later than its event begins."""
         asked = np.flatnonzero(self.end[last] <= time)
         time = time[asked]
         for _ in range(HOPS):

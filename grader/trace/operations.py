@@ -1,8 +1,7 @@
 """The operations that cost the GPU most: which kernels, which shapes, which line of the source, and why so much.
 
-A kernel leads by its correlation to the call that launched it, and from there to the operators around the call. The operation
-is the outermost operator of a library (`aten::linear` rather than the `aten::addmm` within it), as that is what was written in
-the source; a whole optimizer step; or the kernel itself where no operator launched it (a compiled kernel, a CUDA graph)."""
+A kernel leads by its correlation to its launch, and to the operators around that. The operation is the outermost of a library
+(`aten::linear`, not the `aten::addmm` within it), a whole optimizer step, or the kernel itself where no operator launched it."""
 
 from __future__ import annotations
 
@@ -65,9 +64,7 @@ class Operation:
 
 
 def operations(trace: Trace, top: int = 10, skip_first: int = 1, steps: Steps | None = None) -> list[Operation]:
-    """The `top` operations by GPU time, in the steps after the first `skip_first`. Without steps or GPU work none.
-
-    steps: what `Steps(trace, skip_first)` gave, if it is there already."""
+    """The `top` operations by GPU time after the first `skip_first` steps. steps: `Steps(trace, skip_first)`, if it is there."""
     steps = steps or Steps(trace, skip_first)
     if not len(steps) or not len(steps.gpu) or top < 1:
         return []
@@ -139,8 +136,7 @@ class _Work:
 
     @cached_property
     def anchor(self) -> np.ndarray:
-        """For each call the event whose source line is the operation's: its own, of a backward one (on another thread) that of
-        the forward operator with its sequence number."""
+        """For each call the event whose line is the operation's: of a backward one that of the forward one with its sequence number."""
         anchor = np.where(self.owner >= 0, self.owner, self.launch)
         backward = np.flatnonzero((self.phase == 2) & (self.node >= 0))
         # Several operators have a number when the earlier ones took no part in autograd, so the last is the one.

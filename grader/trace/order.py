@@ -11,8 +11,7 @@ Table = dict[str, np.ndarray]
 
 
 def in_order(c: Table, of_all: Table, kept: np.ndarray) -> tuple[Table, int]:
-    """The columns of `Trace` for these events (indices), and how many are left out as they are there twice. c: columns of `decode`.
-    of_all: those that stand for some of them."""
+    """The columns of `Trace` for these events (indices), and how many are left out as doubles. c: columns of `decode`; of_all: of some."""
     at = kept[by_start(of_all["start"][kept], of_all["duration"][kept])]
     of_all = of_all | {name: c[name] for name in ("name", "thread")}
     columns = {name: column[at] for name, column in of_all.items()} | _of_some(c, at)
@@ -46,9 +45,7 @@ def by_start(start: np.ndarray, duration: np.ndarray) -> np.ndarray:
 
 
 def doubles(columns: dict[str, np.ndarray]) -> np.ndarray:
-    """Mask of the events that are the same as one before in every column, as where files were merged or appended. columns: in order
-    of start and duration, those of `Trace`.
-
+    """Mask of the events that are the same as one before in every column, as in merged files. columns: in order of start and duration.
     Operators without ids can be alike by chance, so one event at least must be a call, GPU work or a mark."""
     start, duration = columns["start"], columns["duration"]
     twice = np.zeros(len(start), bool)

@@ -1,5 +1,4 @@
-"""What is in a compressed file or an archive, block by block: gzip, bzip2, xz, zstd where Python has it, and the one trace of a zip
-or tar. Memory is bounded whatever the file says."""
+"""What is in a compressed file or an archive, block by block: gzip, bzip2, xz, zstd, the one trace of a zip or tar, in bounded memory."""
 
 import bz2
 import importlib

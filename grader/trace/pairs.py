@@ -8,8 +8,7 @@ BEGIN, END = -np.inf, np.inf  # in place of a duration, see `decode`
 
 
 def close(c: dict[str, np.ndarray], start_ns: np.ndarray) -> tuple[int, list[int]]:
-    """Give each begin its duration, in place; an end belongs to the last open begin of its thread. Returns how many pairs there
-    are, and the begins and ends (indices) that are alone."""
+    """Give each begin its duration, in place; an end is of its thread's last open begin. Returns how many pairs, and who is alone."""
     ends = np.isposinf(c["duration"])
     rows = np.flatnonzero(np.isneginf(c["duration"]) | ends)
     if not len(rows):

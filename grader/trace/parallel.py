@@ -1,7 +1,5 @@
-"""Share a large trace among helper processes, one a core.
-
-They are started anew, never forked: who reads a trace may have threads, or a GPU. Where none can be started, the
-reader does all the work itself."""
+"""Share a large trace among helper processes, one a core, that are started anew: who reads a trace may have threads, or a GPU. Where
+none can be started, the reader does all the work itself."""
 
 import os
 import subprocess

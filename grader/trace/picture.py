@@ -36,8 +36,7 @@ FONT = 9.5
 
 
 def draw(timelines: dict[str, dict[str, Any]]) -> Figure:
-    """One panel for each of {"before": timeline(...), "after": ...}, all on the same time scale (milliseconds), so that
-    of equally many steps the faster ones are visibly shorter."""
+    """One panel for each of {"before": timeline(...), "after": ...}, on one scale of milliseconds, so faster steps are shorter."""
     panels = {title: t for title, t in timelines.items() if t.get("steps")}
     if not panels:
         reasons = "; ".join(reason for t in timelines.values() for reason in t.get("reasons", []))
@@ -141,8 +140,7 @@ def _shares(axes: Axes, share: dict[str, list[int]], span_ms: float, floor: floa
 
 
 def headline(title: str, t: dict[str, Any]) -> str:
-    """ "before: 164 ms per step (as recorded: 171 ms)": the length measured without the profiler where it is known, and always
-    that of the picture, which is often longer."""
+    """ "before: 164 ms per step (as recorded: 171 ms)": without the profiler where that is known, and always that of the picture."""
     length, traced = t.get("step_ns"), t.get("step_ns_traced")
     recorded = f" (as recorded: {milliseconds(traced)})" if length and traced else " (as recorded)"
     length = length or traced

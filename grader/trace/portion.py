@@ -1,7 +1,6 @@
 """What is kept of a trace that does not fit in memory: whole steps, with all that belongs to them.
 
-A file is not in order of time, so it is read to its end first. Its packed columns take a sixth of what a trace takes, and go to
-disk where that is too much."""
+A file is not in order of time, so it is read to its end first, packed in a sixth of the memory, and to disk where that is too much."""
 
 import importlib
 import mmap

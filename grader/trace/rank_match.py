@@ -1,8 +1,7 @@
 """The same collectives on all ranks, and all ranks on one clock.
 
-The n-th collective of a group in a step is one and the same on all its members, and it ends on all of them at about the same
-time, as nobody has the result before the last has come. So ends tell how far two ranks' clocks are apart, and times from its
-start to when the last rank came are times of waiting."""
+The n-th collective of a group in a step is the same on all its members, and ends at about the same time. So ends tell how far two
+ranks' clocks are apart, and times from its start to when the last rank came are times of waiting."""
 
 import warnings
 from collections import Counter

@@ -91,8 +91,7 @@ class Waits:
         return float(np.mean(found)) / self.n
 
     def why(self, late: Sequence[int], later: bool = False) -> dict[str, float]:
-        """By how much longer these ranks take for each thing before the collectives that they come late to, than the first quarter does;
-        ns per step and rank."""
+        """By how much longer these ranks take for each thing before the collectives that they come late to; ns per step and rank."""
         m = self.m
         found = dict.fromkeys(WHY, 0.0)
         before = np.full((*m.start.shape, len(OWN)), np.nan)
@@ -114,8 +113,7 @@ class Waits:
         return self._in_a_step(found, late)
 
     def _in_a_step(self, found: dict[str, float], late: Sequence[int]) -> dict[str, float]:
-        """Of nothing more than what these ranks take longer for in a whole step, if that explains it: what one does before a
-        collective, another may have done before the last one."""
+        """Of no more than what these ranks take longer for in a whole step, if that explains it: others may have done it earlier."""
         mine, others = (
             [rank.parts for r, rank in enumerate(self.ranks) if (r in late) == is_late] for is_late in (True, False)
         )

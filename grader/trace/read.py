@@ -50,15 +50,12 @@ def read(
     parallel: bool = True,
     steps: portion.Wanted | None = None,
 ) -> Trace:
-    """Read what torch.profiler wrote, a `.json` or `.json.gz`, or packed otherwise. A damaged one is read as far as it goes: its `reasons` say why it
-    should not be judged by, its `notes` what else is wrong with it. Of one that does not fit in half of the free memory whole steps
-    from its middle are kept, and its `notes` say which.
+    """Read what torch.profiler wrote, a `.json` or `.json.gz`, or packed otherwise. A damaged one is read as far as it goes: its `reasons` say
+    why it should not be judged by, its `notes` what else is wrong. Of one larger than half of the free memory whole steps are kept.
 
-    max_bytes: largest size accepted, before and after decompression. expect_gpu: False for a run on the CPU, where a
-    trace without GPU work is complete. parallel: False keeps to this process; a large file takes about twice as long.
-    steps: numbers of the first and the last step to keep, and the one before, where not all fit.
-    Raises TraceError for what is no trace at all: no file, a link, too large, not a single event that can be read, or
-    something else, by its name."""
+    max_bytes: largest size accepted, before and after decompression. expect_gpu: False for a run on the CPU, where a trace without GPU
+    work is complete. parallel: False keeps to this process. steps: numbers of the first and the last step to keep, where not all fit.
+    Raises TraceError for what is no trace at all: no file, a link, too large, not a single event, or something else, by its name."""
     path = Path(path)
     try:
         # O_NOFOLLOW and the check on the open descriptor: who wrote the file may swap it while it is being looked at.
@@ -366,8 +363,7 @@ ODD = {
 
 
 def to_ns(microseconds: np.ndarray) -> np.ndarray:
-    """Microseconds with a fraction to integer ns. Whole and fraction are converted apart: `round(us * 1000)` rounds
-    twice and is off by one for some values."""
+    """Microseconds to integer ns, whole and fraction apart: `round(us * 1000)` rounds twice and is off by one for some values."""
     whole = np.trunc(microseconds)
     rest = microseconds - whole
     rest *= 1000

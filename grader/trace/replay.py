@@ -7,10 +7,8 @@ from grader.trace.steps import Steps
 
 
 def saved(trace: Trace, steps: Steps, without: np.ndarray) -> float:
-    """How much shorter a step would be without this work of the GPU (indices), ns.
-
-    The GPU takes one piece of work after the other, no sooner than it is launched. The host launches what follows a wait so much
-    sooner as the wait ends sooner."""
+    """How much shorter a step would be without this work of the GPU (indices), ns. The GPU takes one piece of work after the other,
+    and the host launches what follows a wait so much sooner as the wait ends sooner."""
     gpu, launch = steps.gpu, steps.launch
     kept = ~np.isin(gpu, without)
     gpu, launch = gpu[kept], launch[kept]

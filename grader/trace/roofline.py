@@ -160,9 +160,8 @@ def _matmul(shapes, output, grads):
 
 
 def _conv_flops(x: Shape, weight: Shape, output: Shape) -> int:
-    """Each output value is a product with one filter: 2 x output x (channels of a group x filter). Of a transposed one
-    (the weight's first size is the input's channels, and the output is not smaller) the same with the roles of input
-    and output swapped."""
+    """Each output value is a product with one filter: 2 x output x (channels of a group x filter). Of a transposed one the same with
+    the roles of input and output swapped."""
     transposed = x[1] == weight[0] and (output[1] != weight[0] or prod(output) > prod(x))
     if not len(x) == len(weight) == len(output) or not (transposed or output[1] == weight[0]):
         raise ValueError
@@ -239,9 +238,7 @@ FITTING = 16  # bytes
 
 
 def fits_tensor_cores(tensors: list[Tensor | None]) -> bool | None:
-    """Whether the sizes of a matrix product's operands are all multiples of 16 bytes, as the fast kernels want them: 8
-    elements of bf16 or fp16, 4 of TF32, 16 of fp8. None where a type is not known.
-
+    """Whether a matrix product's sizes are all multiples of 16 bytes, as the fast kernels want them; None where a type is not known.
     https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/index.html#requirements-tc"""
     operands = [t for t in tensors if t and len(t.shape) in (2, 3)]
     if not operands or any(t.item is None for t in operands):

@@ -34,9 +34,7 @@ Placed = tuple[int, Operation, float, float]  # number, and FLOP per byte, FLOP/
 
 
 def draw_roofline(analysis: Analysis, top: int = 10) -> Figure:
-    """The top operations by what they reach: FLOP/s over FLOP per byte, against what the device reaches at most.
-
-    The picture says where that is from a data sheet. Of a device that is not known the operations are shown without roofs."""
+    """The top operations by what they reach: FLOP/s over FLOP per byte, against what the device reaches at most, where known."""
     operations = analysis.operations[:top]
     if not operations:
         return only_text("no roofline: the trace shows no operations on a GPU")

@@ -45,8 +45,7 @@ def _kinds(trace: Trace, ops: np.ndarray) -> tuple[list[tuple[str, Any]], np.nda
 
 
 def exchanged(trace: Trace, collectives: np.ndarray, steps: int) -> float | None:
-    """The numbers in the tensors that these events (indices) were given, per step. None where the profiler noted no shapes, as
-    for a list of more than 30 tensors (seen with torch 2.15)."""
+    """The numbers in the tensors given to these events, per step. None without shapes, as of more than 30 tensors (torch 2.15)."""
     total = 0
     for event in collectives:
         dims, types = (trace.texts[at] if at >= 0 else "" for at in (trace.dims[event], trace.types[event]))

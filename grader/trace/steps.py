@@ -16,8 +16,7 @@ BESIDE = 0.5  # of a step: so much of the host's own work fits beside the GPU's 
 
 
 class Steps:
-    """The steps after the first `skip_first`: the profiler can lose events of its first active step. A step at the end that was
-    cut off is none."""
+    """The steps after the first `skip_first`, as the profiler can lose events of its first active one; none that was cut off."""
 
     def __init__(self, trace: Trace, skip_first: int = 1, count: int | None = None):
         windows = trace.windows
@@ -32,8 +31,7 @@ class Steps:
 
     @cached_property
     def of_event(self) -> np.ndarray:
-        """For each event the position of the counted step in which it starts, by time alone, -1 for none. One entry more than
-        events, so that no event (-1) is in none."""
+        """For each event the position of the counted step in which it starts, by time alone, -1 for none; and one -1 for no event."""
         # Not by thread: backward kernels are launched by the autograd thread.
         found = np.full(len(self.trace) + 1, -1)
         first, end = (np.searchsorted(self.trace.start, times) for times in (self.starts, self.ends))
@@ -71,8 +69,7 @@ class Steps:
 
     @cached_property
     def foreign(self) -> np.ndarray:
-        """Mask of `Trace.gpu`: work whose launch is not recorded and that ran before any of these steps on its stream: of a step
-        before."""
+        """Mask of `Trace.gpu`: work of a step before, without a launch and before any of these steps on its stream."""
         trace, gpu = self.trace, self.trace.gpu
         if not len(self.gpu):
             return np.zeros(len(gpu), bool)
@@ -130,8 +127,7 @@ class Steps:
 
     @cached_property
     def begun(self) -> int | None:
-        """When the GPU began with the work of these steps, ns, if it was busy before with that of a step whose launches were not
-        recorded."""
+        """When the GPU began with these steps, ns, if it was busy before with work of a step whose launches were not recorded."""
         trace = self.trace
         if not len(self.gpu) or (trace.launch_of(self._before) >= 0).any():
             return None

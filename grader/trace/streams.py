@@ -96,8 +96,7 @@ def queue_length(trace: Trace, steps: Steps, device: int) -> tuple[np.ndarray, n
 def _waiting(
     trace: Trace, gpu: np.ndarray, launch: np.ndarray, window: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Each time within the window once, its beginning first. Clocks differ, so work may seem to begin before its launch; it then
-    waits for no time."""
+    """Each time within the window once, its beginning first. Work that seems to begin before its launch waits for no time."""
     gpu, launch = gpu[launch >= 0], launch[launch >= 0]
     if not len(gpu):
         return np.empty(0, np.int64), np.empty(0, np.int64)

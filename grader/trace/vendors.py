@@ -27,8 +27,7 @@ MOST_DEVICES = 256
 def settle(
     c: dict[str, np.ndarray], start: np.ndarray, names: list[str], threads: list[tuple[Any, Any]]
 ) -> tuple[bool, list[str]]:
-    """Complete the columns of `decode` in place. start: of each event, ns. Returns whether launches are told by operators alone (see
-    `Trace.by_operator`), and what there is to say of it."""
+    """Complete the columns of `decode` in place. start: ns. Returns whether launches are told by operators alone, and what to say."""
     kind = c["category"] = c["category"].copy()
     other = (kind != CPU_OP) & (kind != PYTHON)
     rows = np.flatnonzero(other)

@@ -166,8 +166,7 @@ def _found(trace: Trace) -> Windows:
 
 
 def _started(trace: Trace, moments: np.ndarray, low: int, high: int) -> int:
-    """When the GPU had been started, ns: after the last call that took a good part of what follows while the GPU was idle, if enough
-    work does follow."""
+    """When the GPU had been started, ns: after the last call that took a good part of what follows while the GPU was idle."""
     calls = trace.calls[trace.duration[trace.calls] >= LOADING_NS]
     calls = calls[~trace.named(WAITS, calls)]
     busy = trace.spans(trace.gpu)

@@ -31,8 +31,7 @@ def devices_of(trace: Trace, events: np.ndarray) -> list[int]:
 
 
 def busy_devices(trace: Trace, events: np.ndarray) -> list[int]:
-    """`devices_of` these events, without those that had next to nothing to do: a process may keep a little on a GPU that another one
-    works on."""
+    """`devices_of` these events, without those that had next to nothing to do, as the GPU of another process."""
     spent = np.bincount(trace.device[events] + 1, trace.duration[events])
     return (
         np.flatnonzero((np.bincount(trace.device[events] + 1) > 0) & (spent >= NEXT_TO_NOTHING * spent.max())) - 1
@@ -61,8 +60,7 @@ def overlap_length(trace: Trace, a: np.ndarray, b: np.ndarray) -> int:
 
 
 def copy_kind(name: str) -> str:
-    """ "Memcpy HtoD (Pinned -> Device)" -> "HtoD pinned". Other directions keep their code; a host-to-device copy whose
-    source is neither pinned nor pageable is "HtoD other"."""
+    """ "Memcpy HtoD (Pinned -> Device)" -> "HtoD pinned", else "HtoD pageable" or "HtoD other". Other directions keep their code."""
     match = COPY_NAME.match(name)
     if not match:
         return "other"

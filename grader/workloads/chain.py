@@ -52,11 +52,8 @@ def _cast(tensor: torch.Tensor, kind: torch.dtype) -> torch.Tensor:
 
 
 def anew(seed: int, device: torch.device, count: int, **case: Any) -> Iterator[Tensors]:
-    """The inputs of `count` calls, each unlike any before.
-
-    All are drawn from `seed`, and then for each call a bias, and in x and the residual one element of each EVERY, where they lie. Which
-    ones these are only a look at all of them tells. A result of what x and the residual were one call ago is off by 0.045 in a look,
-    and by more with each further call."""
+    """The inputs of `count` calls, each unlike any before: from `seed`, and for each call a bias, in x and the residual one element of
+    each EVERY, where they lie. Which ones only a look at all tells: a result of old ones is off by 0.045 in a look, by more later."""
     x, bias, residual, *others = inputs(seed, device, **case)
     both = torch.stack([x, residual])  # so that one launch writes to both: beside a call's own there is room for few
     x, residual = both

@@ -58,8 +58,7 @@ class SavedJob(Job):
 
 
 def make_job(seed: int, device: torch.device, *, every: int, write_bps: float, **options: Any) -> SavedJob:
-    """every: steps from checkpoint to checkpoint. write_bps: bytes a second that the drive takes; 0 for one that forgets all at once.
-    options: of `gpt.make_job`."""
+    """every: steps between checkpoints. write_bps: bytes a second the drive takes; 0 for one that forgets. options: of `gpt.make_job`."""
     job = gpt.make_job(seed, device, **options)
     values = {field.name: getattr(job, field.name) for field in fields(job)}
     drive = Checkpoints(str(Path.home() / NAME) if write_bps else None)

@@ -11,8 +11,7 @@ from typing import Any
 
 
 def count(event: str, forks: bool = True) -> Callable[[], float]:
-    """A function that says how often this audit event (see `sys.audit`) came since: in any thread of this process and, where
-    `forks` says so, of those that are forked from it."""
+    """A function that says how often this audit event came since, in any thread of this process and, with `forks`, of its forks."""
     number, owner = multiprocessing.Value("q", 0), os.getpid()
 
     def hook(name: str, _: Any) -> None:

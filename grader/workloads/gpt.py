@@ -34,8 +34,7 @@ class Windows(Dataset):
 
 
 class TokenWindows(Dataset):
-    """Windows of `length` tokens of a file of uint16. file: its path. An item is (tokens,
-    targets): two int64 tensors of shape (length,), the targets one token further on."""
+    """Windows of `length` tokens of a file of uint16. An item is (tokens, targets): int64, shape (length,), targets one token on."""
 
     def __init__(self, file: Path, length: int):
         self.file, self.length = file, length
@@ -111,8 +110,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """tokens (batch, length) int64 -> logits (batch, length, vocabulary). bias: of the linear layers and the normalisations;
-    nanoGPT leaves them out."""
+    """tokens (batch, length) int64 -> logits (batch, length, vocabulary). bias: of linear layers and norms; nanoGPT has none."""
 
     def __init__(
         self, layers: int, width: int, heads: int, length: int, vocabulary: int = VOCABULARY, bias: bool = True
@@ -137,9 +135,7 @@ class GPT(nn.Module):
             block.attention = attention
 
     def spread_scores(self) -> None:
-        """Larger weights for queries and keys: scores spread by about 2, as in a model that has trained for a while.
-
-        Of an attention that is nearly uniform one could not tell whether it is right."""
+        """Larger weights for queries and keys: scores spread by about 2, for of a nearly uniform attention one can't tell if it is right."""
         for block in self.blocks:
             assert isinstance(block, Block)
             width = block.out.in_features

@@ -1,5 +1,4 @@
-"""Image classification as on ImageNet: JPEG files, each cropped, resized and flipped at random in every epoch; a ResNet-50 on
-a GPU, a tiny residual network on a CPU."""
+"""Image classification as on ImageNet: JPEG files, cropped, resized and flipped at random; ResNet-50 on a GPU, a tiny one on a CPU."""
 
 import math
 import os
@@ -31,11 +30,10 @@ TRIES = 10  # a crop that does not fit into its picture is drawn again, so often
 
 class Crops:
     """What is random in the training: a crop and a flip for each picture of each step, as torchvision's RandomResizedCrop and
-    RandomHorizontalFlip have them. They are numbers that follow from (seed, step), so two loops can be compared step by step.
+    RandomHorizontalFlip have them, but following from (seed, step), so that two loops can be compared step by step.
 
-    For a step a batch has 23 uniform numbers a picture, `numpy.random.default_rng((seed, step)).random((batch, 23))`: 10
-    areas, 10 aspect ratios, the place down, the place across, the flip. The first of the 10 crops that fits is taken; the
-    whole picture where none does."""
+    A picture has 23 uniform numbers, `numpy.random.default_rng((seed, step)).random((batch, 23))`: 10 areas, 10 aspect ratios, the
+    place down, the place across, the flip. The first of the 10 crops that fits is taken; the whole picture where none does."""
 
     def __init__(self, seed: int):
         self.seed = seed
@@ -98,8 +96,7 @@ class Recurring(Batches):
 
 
 def most_ahead() -> int:
-    """Batches that a pipeline may be ahead of the training: what the workers of a DataLoader hold ready by default, one for each core,
-    and half as much again."""
+    """Batches that a pipeline may be ahead of the training: what a DataLoader's workers hold by default, one a core, and half more."""
     return max(32, 3 * len(os.sched_getaffinity(0)))
 
 
@@ -128,10 +125,8 @@ class TinyResNet(nn.Module):
 
 
 def make_model(model: str, classes: int = 10) -> nn.Module:
-    """`model`: "resnet50" or "tiny".
-
-    The last BatchNorm of each block of the ResNet-50 begins at zero, so that each block begins as its shortcut (Goyal et al.
-    2017, section 5.1). Without that the first steps are chaotic: a difference of one grey level is another training."""
+    """`model`: "resnet50" or "tiny". Each block of the ResNet-50 begins as its shortcut (Goyal et al. 2017, section 5.1). Without that
+    the first steps are chaotic: a difference of one grey level is another training."""
     if model == "tiny":
         return TinyResNet(classes)
     return torchvision.models.resnet50(num_classes=classes, zero_init_residual=True)

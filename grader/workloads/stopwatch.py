@@ -22,8 +22,7 @@ def _wait(for_what: str) -> None:
 
 
 class Loader:
-    """An epoch when it is iterated: (inputs, labels) on the device, `batch_size` samples each, `last` in the last one.
-    loads: each batch takes its time to come."""
+    """An epoch of (inputs, labels) on the device: `batch_size` samples each, `last` in the last. loads: each batch takes its time."""
 
     def __init__(self, device: torch.device, batches: int, batch_size: int, last: int, width: int, loads: bool):
         self.batch_size, self._loads = batch_size, loads
@@ -42,9 +41,7 @@ class Loader:
 
 
 class Step:
-    """One step of training. How long it takes nothing here knows: a benchmark has to measure it.
-
-    read: the loss is, in each step. logged: writing it takes its time, and longer now and then, for a checkpoint."""
+    """One step of training, which a benchmark has to time. read: the loss is, in each step. logged: writing it takes its time."""
 
     def __init__(self, model: nn.Module, read: bool, logged: bool):
         self.model, self._read, self._logged = model, read, logged

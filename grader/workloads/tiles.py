@@ -47,8 +47,7 @@ GAMMA = 0.4
 
 
 def brightened(pixels: torch.Tensor) -> torch.Tensor:
-    """(n, bands, size, size) uint8 -> float32: the shadows brightened by a power, then each band of each tile scaled to
-    mean 0 and standard deviation 1."""
+    """(n, bands, size, size) uint8 -> float32: the shadows brightened, then each band of each tile scaled to mean 0 and variance 1."""
     x = (pixels.float() / 255) ** GAMMA
     return (x - x.mean((2, 3), keepdim=True)) / x.std((2, 3), keepdim=True)
 

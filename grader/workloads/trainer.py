@@ -1,5 +1,4 @@
-"""The course's GPT in Hugging Face's Trainer, whose training loop calls back, behind the generator contract. Needs the packages
-of the extra `trainer`."""
+"""The course's GPT in Hugging Face's Trainer, which calls back, behind the generator contract. Needs the extra `trainer`."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -148,9 +147,8 @@ class HandOver(TrainerCallback):
 
 
 def optimizer_steps(trainer: JobTrainer) -> Iterator[torch.Tensor]:
-    """Train, an optimizer step at a time: each is made when it is asked for, none ahead. Yields losses, 0-d, on the device.
-
-    A greenlet, not a thread: autocast, grad mode and the profiler belong to a thread, and are the same here on both sides."""
+    """Train, an optimizer step when it is asked for. Yields losses, 0-d, on the device. A greenlet, not a thread: autocast, grad mode
+    and the profiler belong to a thread, and are the same here on both sides."""
     trainer.add_callback(HandOver(trainer))
     training = greenlet(trainer.train)
     while True:

@@ -182,8 +182,7 @@ def schedule() -> torch.Tensor:
 
 @dataclass
 class Diffusion(Job):
-    """decay: after each optimizer step each weight of model.average becomes decay * itself + (1 - decay) * that of model.net.
-    schedule: see above."""
+    """decay: after a step each weight of model.average becomes decay * itself + (1 - decay) * that of model.net. schedule: see above."""
 
     seed: int = 0
     decay: float = DECAY

@@ -241,8 +241,7 @@ class NotebookLab:
         return Note("Saved", [f"{name} is in this folder. Open it at https://ui.perfetto.dev."])
 
     def _work(self, work: Callable[[Progress], Note], meanwhile: str = "") -> None:
-        """Do what takes a while, with its progress shown, and show the note it returns in the same place. meanwhile: a sentence
-        below the progress."""
+        """Do what takes a while, its progress shown, then its note in the same place. meanwhile: a sentence below the progress."""
         output = Output()
         bar = ProgressBar(output, meanwhile)
         with self._on_cores(), _stopped_once():

@@ -1,5 +1,4 @@
-"""The notebook tools of labs in which one writes something else than a training loop: a benchmark, a kernel, a loop that
-records a trace of itself."""
+"""The notebook tools of labs in which one writes something else: a benchmark, a kernel, a loop that records a trace of itself."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,5 +1,4 @@
-"""How Sphinx makes the site (`grader.nightly.site`). No cell is executed: what is shown is what was measured. No page loads
-anything from elsewhere."""
+"""How Sphinx makes the site (`grader.nightly.site`). No cell is executed, and no page loads anything from elsewhere."""
 
 from typing import Any
 

@@ -194,8 +194,7 @@ class Watch:
             self.apart.evaluation_ends()
 
     def _late_end(self) -> None:
-        """Of an evaluation whose end was not seen: the step after it has begun, and is taken to be as long as others. Where the
-        module is still evaluated, it may be a teacher."""
+        """Of an evaluation whose end was not seen: the step after is taken to be as long as others. One still evaluated may be a teacher."""
         usual = median(self.kept.times[-50:]) if self.kept.times else math.inf
         self.apart.evaluation_ends(usual, least_s=0.0 if self.apart.in_training_again() else usual)
 

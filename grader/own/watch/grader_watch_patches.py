@@ -169,8 +169,7 @@ def _data_wait(watch):
 
 
 def _evaluation(watch):
-    """From model.eval(), which is model.train(False), to model.train(), or to the next step. Each calls itself for all that the
-    model consists of: only the outermost counts."""
+    """From model.eval(), which is model.train(False), to model.train() or the next step: the outermost of nested calls counts."""
     switching = False
 
     def wrap(original):

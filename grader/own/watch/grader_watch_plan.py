@@ -27,10 +27,8 @@ def rounds(times: Sequence[float], whole: int) -> list[float]:
 
 
 def trend(times: Sequence[float], whole: int = 1) -> tuple[float, float, float] | None:
-    """The last third of the steps and the one before it, each its median round, and by how much they may differ where nothing
-    changes. None for too few steps.
-
-    Rounds, for three of four steps are fast where four workers' batches come at once, and their median sees no wait."""
+    """The last third of the steps and the one before it, each its median round, and by how much they may differ where nothing changes.
+    None for too few steps. Rounds, for three of four steps are fast where four workers' batches come at once."""
     n = _third(times, whole)
     if len(times) < 2 * n * whole:
         return None

@@ -83,8 +83,7 @@ class Times:
 
 
 class Mark:
-    """A moment on the host and, where the job uses a GPU, on its stream. Nothing is waited for: an event is read once it
-    has happened."""
+    """A moment on the host and on the GPU's stream. Nothing is waited for: an event is read once it has happened."""
 
     __slots__ = ("at", "event")
 
@@ -325,9 +324,8 @@ def _quiet():
 
 
 def _let_go() -> None:
-    """Without this, CUDA's profiling library stays attached when a profiler has ended, and each launch of a kernel takes longer
-    until the job ends: by 10 to 20% of a step, says https://github.com/pytorch/pytorch/issues/144455. PyTorch reads the
-    variable when a profiler ends, and when the next one begins; a value of the job's own stands."""
+    """Without this, CUDA's profiling library stays attached, and each launch takes longer until the job ends: by 10 to 20% of a step,
+    says https://github.com/pytorch/pytorch/issues/144455. PyTorch reads the variable when profilers begin and end."""
     version = tuple(int(part) for part in (torch.version.cuda or "0").split(".")[:2])
     if torch.cuda.is_initialized() and version >= LETS_GO:
         os.environ.setdefault("TEARDOWN_CUPTI", "1")
