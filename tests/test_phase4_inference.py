@@ -122,8 +122,10 @@ def serve(job):
     assert words in refused(source, 1).message
 
 
-def test_no_process_holds_requests_that_are_to_come():
+@pytest.mark.parametrize(("device", "ahead"), [("cpu", "0"), pytest.param("cuda", "01", marks=gpu)])
+def test_no_process_holds_requests_that_are_to_come(device, ahead):
     """Whatever leads a loop to the harness: what is not there yet cannot be answered with others at once."""
+    # in each turn; on a GPU one request is sent while it works on the one before
     source = """
 import gc
 import torch
@@ -132,16 +134,32 @@ import torch
 def serve(job):
     harness = next(each for each in gc.get_objects() if type(each).__name__ == "Harness")
     for n, request in enumerate(job.requests, 1):
-        print("held:", len(harness.keys) - n)
-        yield torch.zeros(6, 128), torch.zeros(4, 100)
+        print("held:", len(harness.service.keys) - n)
+        yield torch.zeros(6, 128, device=job.device), torch.zeros(4, 100, device=job.device)
 """
-    with running(source, form=SMALL) as child:
+    with running(source, form=SMALL, device=device) as child:
         child.load()
         child.start(1)
         child.run(3)
         child.run(2)
         assert eventually(lambda: child.output().count("held:") == 5)
-    assert child.output().count("held: 0\n") == 5, child.output()
+    assert set(child.output().split()) == {"held:", *ahead}, child.output()
+
+
+@gpu
+def test_what_ends_a_gpus_work_is_named_while_an_answer_is_waited_for():
+    source = """
+import torch
+
+
+def serve(job):
+    for request in job.requests:
+        logits = torch.zeros(4, 100, device=job.device)
+        logits[torch.tensor([9], device=job.device)] = 1
+        yield torch.zeros(6, 128, device=job.device), logits
+"""
+    error = refused(source, 3, device="cuda")
+    assert error.kind != "timeout" and "device-side assert" in error.message + error.details
 
 
 def test_answers_that_drip_are_not_waited_for_one_by_one():
@@ -398,15 +416,13 @@ def serve(job):
 
 
 def test_a_child_that_reads_nothing_holds_nobody_up():
-    """What many requests are drawn from is more than a pipe takes."""
+    """A request of ours can be more than a pipe takes."""
     source = "import torch\ndef serve(job):\n    while True:\n        yield torch.zeros(6, 128), torch.zeros(4, 100)\n"
-    with running(source, form=SMALL, limits=Limits(step=1)) as child:
+    with running(source, form=SMALL, limits=Limits(load=5)) as child:
         child.load()
-        child.start(1)
-        child.run(1)
         child.freeze()
-        with pytest.raises(ChildError, match="gave no answer within 1 s"):
-            child.run(100_000)
+        with pytest.raises(ChildError, match="within 5 s"):
+            child.ask("ready", more="than a pipe takes" * 100_000)
 
 
 # ---------------------------------------------------------------- verdicts

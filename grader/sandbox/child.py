@@ -15,7 +15,7 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -44,6 +44,7 @@ from grader.sandbox.contract import (
 from grader.sandbox.functions import Functions
 from grader.sandbox.pretended import pretend, total_memory
 from grader.sandbox.reading import Compilations, Recorder, compiled_graphs, finite, in_clean_thread, read, read_logs
+from grader.sandbox.service import Service
 from grader.sandbox.setting import of_rank
 from grader.sandbox.weights import (
     Comparison,
@@ -120,11 +121,7 @@ class Harness:
         self.ahead: int | None = None
         self.steps = 0
         self.tell: Callable[[float], dict[str, Any]]  # tells the parent a number, and returns what that says
-        # of a job that serves: what its requests are drawn from, as far as the parent has said; how many were taken, in
-        # whichever way and by whichever process; what makes one number of a request's answers
-        self.keys: list[int] = []
-        self.taken: Any = None  # counts in shared memory
-        self.look: Any = None
+        self.service: Service | None = None  # of a job that serves
         self.own_recording = -1  # the last step that began while a profiler was on
         self.mark = ""  # what each step begins with in a trace that the loop records of itself: this and its number
         self.recorder: Recorder | None = None
@@ -168,7 +165,7 @@ class Harness:
         self, seed: int, keep_initial: bool = False, mark: str = "", nudge: int = 0, keys: Sequence[int] = ()
     ) -> None:
         """Build the job from `seed` and call train(job). mark: a name for the beginning of each step. nudge: of the trusted arm, draws
-        the round-off in its first weights, 0 for none. keys: here and below, what the next requests are drawn from."""
+        the round-off in its first weights, 0 for none. keys: what the first requests are drawn from."""
         self.mark = mark
         if self.ranks > 1:
             _join_ranks(self.rank, self.ranks, self.device, self.home)
@@ -186,36 +183,20 @@ class Harness:
             groups = getattr(self.workload, "APART", ())
             self.comparison = comparison_of(self.model, groups, initial, nudged=bool(nudge))
         if self.serves:
-            self.look = self.workload.Look(seed, self.device, **self.options)
-            self.taken = multiprocessing.Value("q", 0, lock=False)
-            handing_out = self._handing_out()
-            next(handing_out)
-            self.keys.extend(keys)
-            job.requests.key = handing_out.send
+            look = self.workload.Look(seed, self.device, **self.options)
+            self.service = Service(look, self.device.type, keys, lambda value: self.tell(value))
+            job.requests.key = self.service.handing_out()
         train = getattr(self.module, self.entry)
         self.loop = as_iterator(self.entry, train, train(self.job))
 
-    def _handing_out(self) -> Generator[Any, Any, None]:
-        """Sent n, it gives what request n is drawn from; before the answer to the request before, that of the one to be answered."""
-        # A loop that takes so many is stopped at its next answer. It is a generator, so that what the loop is given, its `send`,
-        # holds neither the keys nor the count, nor anything that leads to them but a frame
-        owner, key = os.getpid(), 0
-        while True:
-            n = max(0, int((yield key)))  # int: a number of the learner's own type could compare as it likes
-            self.taken.value = max(self.taken.value, n + 1)
-            if n > self.steps and os.getpid() != owner:
-                raise ContractError(
-                    "Requests must be taken in the process that answers them, not in one that it has started"
-                )
-            key = self.keys[min(n, self.steps)]
-
-    def run(self, steps: int, keys: Sequence[int] = ()) -> dict[str, Any]:
+    def run(self, steps: int) -> dict[str, Any]:
         """Pull `steps` steps. The reply holds their losses, so all GPU work they depend on has finished by then."""
-        self.keys.extend(keys)
         if self.limit and not self.steps and self.device.type == "cuda":
             # so that a loop that needs more is told so by torch; the parent looks by itself
             torch.cuda.set_per_process_memory_fraction(min(1.0, self.limit / total_memory(0)))
         losses = [self._step() for _ in range(steps)]
+        if self.service:
+            self.service.tell_all()
         values = in_clean_thread(lambda: read(losses, self.device))
         for i, value in enumerate(values):
             if not math.isfinite(value):
@@ -243,19 +224,8 @@ class Harness:
             ) from None
         self.steps += 1
         line = standing_at(self.loop)
-        if self.serves:
-            taken = self.taken.value
-            if taken > self.steps:
-                said = f"Request {self.steps} was answered after {taken} requests had been taken from job.requests"
-                raise ContractError(f"{said}. Answer each request before you take the next one", line)
-            try:
-                look = self.look(self.steps, loss)
-            except ValueError as error:
-                raise ContractError(f"Request {self.steps}: {error}", line) from None
-            if self.device.type == "cpu":  # the parent gives each request for the answer to the one before
-                [value] = in_clean_thread(lambda: read([look], self.device))
-                self.keys += self.tell(value)["keys"]
-            return look
+        if self.service:
+            return self.service.answer(loss, line)
         if self.ahead is not None and self.batches.drawn > self.steps + self.ahead:
             raise ContractError(
                 f"When step {self.steps} was made, {self.batches.drawn} batches of job.batches had been "
@@ -294,14 +264,15 @@ class Harness:
         if not self.rank:
             self.recorder = Recorder(self.device, with_stack)
 
-    def profile(self, steps: int, file: str, keys: Sequence[int] = ()) -> dict[str, Any]:
+    def profile(self, steps: int, file: str) -> dict[str, Any]:
         """After `start_profiler`: record `steps` steps of `steps` + 2 into `file` in the exchange folder."""
         if self.rank:
             return self.run(steps + 2)
-        self.keys.extend(keys)
         assert self.recorder is not None
         read_losses = partial(read, device=self.device)
         losses = self.recorder.record(steps, self.home / "exchange" / file, self._step, read_losses)
+        if self.service:
+            self.service.tell_all()
         return {"losses": losses, "compiled": self.compilations.count()}
 
     def release(self) -> None:

