@@ -529,6 +529,17 @@ def test_arrows_of_ascend(order, length, cause):
     assert (b.metrics.gpu_busy_ns, b.diagnosis.confidence) == (a.metrics.gpu_busy_ns, a.diagnosis.confidence)
 
 
+def test_few_arrows_of_ascend_among_others_and_with_ids_of_more_than_64_bits():
+    """A connection of 9,314,300,672 is an arrow's id of 40,004,631,069,296,951,295."""
+    events = json.loads(ascend().replace('"dur": 90', '"dur": 30'))
+    for event in events:
+        if "connection_id" in event["args"]:
+            event["args"]["connection_id"] += 9_314_300_672
+    counters = [{"ph": "C", "name": "HBM", "pid": 9, "tid": 0, "ts": "1.5", "args": {"MB/s": 1.0}} for _ in range(1000)]
+    a = seen(json.dumps([*counters, *arrows(events), *counters]))
+    assert a.diagnosis.cause == "launch-bound" and a.metrics.launches == a.metrics.kernels == 10
+
+
 def test_one_call_of_ascend_that_launches_several():
     events = json.loads(ascend())
     for event in [e for e in events if e["name"] == "MatMul"]:

@@ -146,6 +146,17 @@ def test_a_million_tiny_streams_are_not_looked_through(tmp_path, pack):
     assert trace.read(tmp_path / "t").complete
 
 
+def test_a_large_file_of_bgzip_is_read_whole(tmp_path):
+    """It packs each 64 KB for themselves, so 66 MB are more than a thousand streams."""
+    text = Job().steps(3).text().encode()
+    half = text.index(b"},", len(text) // 2) + 2
+    text = text[:half] + b" " * (66 << 20) + text[half:]
+    (tmp_path / "t").write_bytes(
+        b"".join(gzip.compress(text[at : at + 65_280], 1) for at in range(0, len(text), 65_280))
+    )
+    assert trace.read(tmp_path / "t").complete
+
+
 def test_a_zip_of_a_million_names_is_not_looked_through(tmp_path, monkeypatch):
     monkeypatch.setattr(packed, "MOST_CONTENTS", 1 << 12)
     (tmp_path / "t.zip").write_bytes(as_zip({f"{i}.txt": b"" for i in range(200)} | {"t.json": TEXT}))

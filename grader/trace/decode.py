@@ -32,7 +32,7 @@ UNCONNECTED = 2**32 - 1  # Ascend's connection of a task that no call launched
 FREQUENT = frozenset("Xsft")  # complete events, and the arrows between them
 # of an event that is no complete one; what becomes an entry of the columns
 HALVES, EVENTS = frozenset("BE"), frozenset("XBE")
-ARROW, ENDS, LOOKED_AT = "HostToDevice", frozenset("sf"), 100  # of Ascend; events of a chunk that are asked for one
+ARROW, ENDS, MOST_DIGITS = "HostToDevice", frozenset("sf"), 40  # of Ascend
 FRACTION = re.compile(rb'"ts"\s*:\s*"?-?\d*[.eE]')
 
 Identifier = int | str | float | None
@@ -155,7 +155,7 @@ class Columns:
         if leniently and any((e.ph == "X" and (e.ts is None or e.dur is None)) or not e.ph for e in events):
             raise ValueError
         exact = None
-        if any(e.cat == ARROW for e in events[:: 1 + len(events) // LOOKED_AT]):  # they come in hundreds
+        if ARROW.encode() in chunk:
             _keep_arrows(chunk, events)
         phases = {e.ph for e in events}
         xs = [e for e in events if e.ph == "X"] if phases.isdisjoint(HALVES) else _with_halves(events)
@@ -304,7 +304,8 @@ def _more(chunk: bytes, events: list[Event]) -> list[More]:
 
 def _below(number: Any) -> int:
     """What stands in a column for an id that is no correlation: below -1, or -1 where it is none."""
-    number = int(number) if isinstance(number, str) and number.isdecimal() and len(number) < 19 else number
+    if isinstance(number, str) and number.isdecimal() and len(number) < MOST_DIGITS:
+        number = int(number) % (LARGEST - 2)  # Ascend's are longer than 64 bits
     return -2 - number if isinstance(number, int) and 0 < number < LARGEST - 2 and number != UNCONNECTED else -1
 
 

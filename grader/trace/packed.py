@@ -12,12 +12,11 @@ from itertools import chain
 from typing import Any
 
 from grader.trace.columns import TraceError
-from grader.trace.pieces import BLOCK, BREAKS_OFF, GZIP, MEMBERS, Damaged, TooLarge, file_blocks, unzipped
+from grader.trace.pieces import BLOCK, BREAKS_OFF, GZIP, MEMBERS, TINY, Damaged, TooLarge, file_blocks, unzipped
 
 FIRST = 512  # bytes that tell what a file is
 ZIP = b"PK\3\4"
 LAYERS = 3  # as of trace.json.gz in a tar.gz
-TINY = 1 << 14  # bytes in a stream on average: of many such ones each costs more time than its size suggests
 MOST_DICTIONARY = 256 << 20  # bytes of memory that xz may want; its strongest setting wants 65 MB
 MOST_CONTENTS = 16 << 20  # bytes of a zip's table of contents, which is read at once
 TRACE = re.compile(r"(?!__MACOSX/)(?:.*/)?[^./][^/]*\.json(\.gz|\.bz2|\.xz|\.zst)?", re.DOTALL)
