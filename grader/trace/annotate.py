@@ -14,7 +14,7 @@ import numpy as np
 
 from grader.trace import document, intervals, packed, pieces
 from grader.trace.analysis import Analysis
-from grader.trace.breakdown import Host, classified
+from grader.trace.breakdown import Host
 from grader.trace.catalogue import PARTS, STEP_PARTS
 from grader.trace.columns import TraceError
 from grader.trace.streams import queue_length
@@ -151,7 +151,7 @@ def tracks(a: Analysis) -> list[Track | Counter]:
     ]
     if not len(steps.gpu):
         return found
-    gpu, kind = classified(trace, steps)
+    gpu, kind = steps.work, steps.kind
     low, high = steps.window
     devices = devices_of(trace, steps.gpu)
     for device in devices:

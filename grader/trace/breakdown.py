@@ -23,7 +23,7 @@ from grader.trace.events import CPU_OP, MEMCPY, PYTHON
 from grader.trace.host import copying_op, data_waits, launching_op
 from grader.trace.metrics import PHASE_NAMES, SMALL_COPY
 from grader.trace.steps import Steps
-from grader.trace.work import UNTOLD, busy_devices, by_name, copy_kind
+from grader.trace.work import between_host_and_device, busy_devices, by_name
 
 DATA, TRANSFER, SYNC, LAUNCH, OTHER, BETWEEN, QUEUE = range(5, 12)  # indices into PARTS
 
@@ -76,7 +76,7 @@ def breakdown(trace: Trace, steps: Steps, step_ns: float | None = None, wait_ns:
         return Breakdown()
     low, high = steps.window
     n, devices = len(steps), busy_devices(trace, steps.gpu)
-    gpu, kind = classified(trace, steps)
+    gpu, kind = steps.work, steps.kind
     host = Host(trace, steps)
     total, after_stall = np.zeros((2, len(PARTS)))  # and how long the host caught up, by what had stopped it before
     gaps = []
@@ -131,23 +131,6 @@ def _host_late(gaps: list[Columns], waits: np.ndarray) -> intervals.Intervals:
         joined = np.append(late[:-1] & late[1:] & alone, False)
         found.append((start[late], np.where(joined, np.append(start[1:], 0), end)[late]))
     return intervals.joined(*found)
-
-
-def classified(trace: Trace, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
-    """All GPU work (indices) and the part of the step time to which each belongs (index into PARTS)."""
-    gpu, k = steps.work, steps.kernels
-    kind = np.full(len(gpu), PARTS.index("memory"))
-    matmul = k.matmul[gpu]
-    kind[matmul] = np.where(k.core[gpu[matmul]] == 1, PARTS.index("tensor_core"), PARTS.index("matmul"))
-    kind[k.communication[gpu]] = PARTS.index("communication")
-    copies = np.flatnonzero(trace.category[gpu] == MEMCPY)
-    kind[copies[by_name(between_host_and_device, trace, gpu[copies]) == 1]] = PARTS.index("copies")
-    return gpu, kind
-
-
-def between_host_and_device(name: str) -> bool:
-    """Whether a copy of this name crosses from host to device or back."""
-    return copy_kind(name)[:4] in ("HtoD", "DtoH") or UNTOLD.match(name) is not None
 
 
 class Host:

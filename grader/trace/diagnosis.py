@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from grader.trace import catalogue, details
-from grader.trace.breakdown import Breakdown, breakdown, classified
+from grader.trace.breakdown import Breakdown, breakdown
 from grader.trace.catalogue import PARTS, STEP_PARTS, Metrics
 from grader.trace.causes import CAUSES, ON_CPU, STALLS, WORK, ms
 from grader.trace.columns import Trace
@@ -104,8 +104,8 @@ class _Case:
             return
         slowed = (self.m.step_ns_traced or 0.0) > LONGER * self.step  # the recorded host is then not the job's
         if cause in ("transfer", "communication") and not slowed:
-            gpu, kind = classified(self.trace, self.steps)
-            self.saves = saved(self.trace, self.steps, gpu[kind == PARTS.index(CAUSES[cause].parts[0])])
+            alone = self.steps.kind == PARTS.index(CAUSES[cause].parts[0])
+            self.saves = saved(self.trace, self.steps, self.steps.work[alone])
         if cause in ("host", "input"):
             about = details.of_host if cause == "host" else details.of_input
             self.told = about(self.trace, self.steps, self.b)

@@ -20,21 +20,15 @@ def saved(trace: Trace, steps: Steps, without: np.ndarray) -> float:
     adds, ready = adds[order], ready[order]
     own = steps.waits[steps.of_event[steps.waits] >= 0]
     wait_start, wait_end = trace.start[own], np.maximum.accumulate(trace.end[own])
-    bounds = np.searchsorted(ready, wait_start, side="right")
     done = np.concatenate(([0], np.cumsum(adds)))
-    sooner, free, first = 0, steps.host[0], 0
-    for low, high, last in zip(wait_start.tolist(), wait_end.tolist(), bounds.tolist(), strict=True):
-        free = _worked(ready, done, first, last, sooner, free)
-        first = max(first, last)
-        sooner = max(sooner, high - max(low - sooner, free))
-    free = _worked(ready, done, first, len(ready), sooner, free)
+    # When the GPU could begin, had it done nothing in between: by so much later it has done what it has done.
+    latest = np.maximum.accumulate(np.append(steps.host[0], ready - done[:-1]))
+    launched = np.searchsorted(ready, wait_start, side="right")
+    sooner, begun = 0, steps.host[0]
+    turns = zip(*(each.tolist() for each in (wait_start, wait_end, latest[launched], done[launched])), strict=True)
+    for low, high, late, work in turns:
+        begun = max(begun, late - sooner)
+        sooner = max(sooner, high - max(low - sooner, begun + work))
+    free = int(max(begun, latest[-1] - sooner) + done[-1])
     ends = max(steps.host[1], int(trace.end[steps.gpu].max()))
     return max(0.0, (ends - max(steps.host[1] - sooner, free)) / len(steps))
-
-
-def _worked(ready: np.ndarray, done: np.ndarray, first: int, last: int, sooner: int, free: int) -> int:
-    """When the GPU, free from then on, has done the work from `first` to before `last`, each piece ready so much sooner."""
-    if last <= first:
-        return free
-    begun = max(free, int((ready[first:last] - sooner - done[first:last]).max() + done[first]))
-    return int(begun + done[last] - done[first])

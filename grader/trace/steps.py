@@ -5,10 +5,12 @@ from functools import cached_property
 import numpy as np
 
 from grader.trace import intervals
+from grader.trace.catalogue import PARTS
 from grader.trace.columns import Trace
+from grader.trace.events import MEMCPY
 from grader.trace.host import blocking_calls
 from grader.trace.nesting import alike
-from grader.trace.work import Kernels, kernels_of, union_length
+from grader.trace.work import Kernels, between_host_and_device, by_name, kernels_of, union_length
 
 IDLE_STARTS_NS = 100_000
 LITTLE = 0.01  # of the work of a stream: so much on other streams is beside it
@@ -95,6 +97,18 @@ class Steps:
     def kernels(self) -> Kernels:
         """What the kernels of the trace are, counted or not."""
         return kernels_of(self.trace)
+
+    @cached_property
+    def kind(self) -> np.ndarray:
+        """For each of `work` the part of the step time to which it belongs (index into PARTS)."""
+        trace, gpu, k = self.trace, self.work, self.kernels
+        kind = np.full(len(gpu), PARTS.index("memory"))
+        matmul = k.matmul[gpu]
+        kind[matmul] = np.where(k.core[gpu[matmul]] == 1, PARTS.index("tensor_core"), PARTS.index("matmul"))
+        kind[k.communication[gpu]] = PARTS.index("communication")
+        copies = np.flatnonzero(trace.category[gpu] == MEMCPY)
+        kind[copies[by_name(between_host_and_device, trace, gpu[copies]) == 1]] = PARTS.index("copies")
+        return kind
 
     @cached_property
     def waits(self) -> np.ndarray:

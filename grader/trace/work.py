@@ -70,6 +70,11 @@ def copy_kind(name: str) -> str:
     return f"HtoD {source}" if source in ("pinned", "pageable") else "HtoD other"
 
 
+def between_host_and_device(name: str) -> bool:
+    """Whether a copy of this name crosses from host to device or back."""
+    return copy_kind(name)[:4] in ("HtoD", "DtoH") or UNTOLD.match(name) is not None
+
+
 @dataclass(frozen=True)
 class Kernels:
     """What the kernels of a trace are: an entry for each event, no and nothing for those that are none."""
