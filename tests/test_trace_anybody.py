@@ -634,6 +634,21 @@ def test_waits_of_ascend_are_no_work():
     assert a.diagnosis.cause == "compute-bound" and a.metrics.complete
 
 
+def test_calls_of_ascend_are_those_of_the_thread_of_the_same_number():
+    """They have a process of their own: what launches is a thread beside Python's there, and Python's waits."""
+    doc = json.loads(ascend().replace('"dur": 90', '"dur": 30'))
+    for event in doc:
+        if event["name"] == "Node@launch":
+            event["tid"] = 5
+            ends = int(event["ts"].split(".")[0]) + 35
+            wait = {"ph": "X", "tid": 1, "ts": f"{ends - 30}.125", "dur": 35, "args": {}}
+            doc.append(wait | {"pid": 2, "name": "AscendCL@aclrtSynchronizeStreamWithTimeout"})
+            doc.append(wait | {"pid": 1, "name": "aten::item", "cat": "cpu_op", "dur": 40})
+    a = seen(json.dumps(doc))
+    assert a.metrics.syncs == a.metrics.launches == 10 and a.diagnosis.cause == "sync-bound"
+    assert "The host waited in aten::item (10)" in a.diagnosis.text
+
+
 def test_collectives_of_ascend():
     """They have a row of their own, with an id as the host's calls have."""
     doc = json.loads(ascend(more=lambda task, at: [task("MatMul", "AI_CORE", at + 10 + 90 * i, 80) for i in range(3)]))

@@ -484,6 +484,10 @@ def test_two_files_are_a_job_or_before_and_after(tmp_path: Path, capsys: pytest.
     assert "counts once" in " ".join(diagnosed(capsys, a, a, "--job")[1].split())
     (nameless_a, nameless_b) = made.write(Plan([3000.0, 4500.0], known=False), tmp_path, "worker{}.json")
     assert "Read as ranks of one job" in diagnosed(capsys, nameless_a, nameless_b)[1]
+    for r, file in enumerate((nameless_a, nameless_b)):
+        (tmp_path / "of_ranks" / f"rank{r}_ascend_pt" / "OUTPUT").mkdir(parents=True)
+        (tmp_path / "of_ranks" / f"rank{r}_ascend_pt" / "OUTPUT" / "trace_view.json").write_text(file.read_text())
+    assert "Read as ranks of one job" in diagnosed(capsys, tmp_path / "of_ranks")[1]
     (old,) = made.write(Plan([3000.0], known=False), tmp_path, "old.json")
     assert diagnosed(capsys, old, nameless_a)[1].startswith("before: old.json")
 

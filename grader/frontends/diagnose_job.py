@@ -95,7 +95,7 @@ def are_ranks(first: Trace, second: Trace, files: Sequence[str]) -> bool:
     """Whether two traces are of different ranks of one job, not of one process before and after a change."""
     if first.rank is not None and second.rank is not None:
         return first.rank != second.rank and first.world_size == second.world_size and (first.world_size or 0) > 1
-    named = [RANK_IN_NAME.findall(Path(file).name) for file in files]
+    named = [RANK_IN_NAME.findall(name) for name in names_of(files)]
     return all(named) and named[0] != named[1] and exchanges(first) and exchanges(second)
 
 

@@ -1,5 +1,6 @@
 """What traces of some accelerators, and of some tools, say in places of their own: devices, streams, and which call launched what."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ def settle(
     work = np.isin(kind[rows], (KERNEL, MEMCPY, MEMSET))
     notes: list[str] = []
     _follow_arrows(c, start, rows, work)
+    _join_threads(c, threads)
     by_operator = _correlate(c["correlation"], work)
     if by_operator:
         notes.append(
@@ -82,6 +84,20 @@ def _follow_arrows(c: dict[str, np.ndarray], start: np.ndarray, rows: np.ndarray
     for row, arrow in zip(arrows.tolist(), correlation[arrows].tolist(), strict=True):
         if places[row] in ended:
             correlation[ended[places[row]]] = number.get(arrow, -1)
+
+
+def _join_threads(c: dict[str, np.ndarray], threads: list[tuple[Any, Any]]) -> None:
+    """Ascend writes the calls of a thread as those of a process of its own."""
+    kind, thread = c["category"], c["thread"]
+    calls, ops = (
+        np.unique(thread[np.isin(kind, some)]).tolist() for some in ((RUNTIME,), (CPU_OP, PYTHON, ANNOTATION))
+    )
+    known = {threads[one][0] for one in ops}
+    named = Counter(threads[one][1] for one in ops)
+    same = {threads[one][1]: one for one in ops if named[threads[one][1]] == 1}
+    joined = {one: same[threads[one][1]] for one in calls if threads[one][0] not in known and threads[one][1] in same}
+    for one, other in joined.items():
+        c["thread"] = np.where((thread == one) & (kind == RUNTIME), other, c["thread"])
 
 
 def _correlate(correlation: np.ndarray, work: np.ndarray) -> bool:
