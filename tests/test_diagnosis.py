@@ -349,3 +349,30 @@ def test_copies_beside_which_the_host_works_make_no_sure_verdict(launches, sure)
     assert d.cause == "transfer-bound" and (d.confidence > 0.6) == sure
     assert ("the host works beside most of that" in d.text) != sure
     assert d.what_if["transfer"] == pytest.approx(0.01 * launches, rel=0.05)
+
+
+def copies_of_their_own_stream(late):
+    """A copy of 3 ms on a stream of its own, which the host launches after it has waited for the kernels of the step before (late),
+    or while these still run; then 40 kernels of 100 us that need what was copied."""
+    r, host, free, copied = Recording(), 0, 0, 0
+    for number in range(6):
+        begin, copied = host, max(host + 3 * US, copied) + 3000 * US
+        r.work("gpu_memcpy", PINNED, host, copied - 3000 * US, 3000 * US, stream=20, bytes=1 << 26)
+        if not late:
+            r.event("cuda_runtime", "cudaStreamSynchronize", host + 3 * US, max(free - host, 0) + 2 * US)
+            host = max(free, host) + 5 * US
+        for _ in range(40):
+            host += 10 * US
+            free = max(free, copied, host) + 100 * US
+            r.work("kernel", GEMM, host - 5 * US, free - 100 * US, 100 * US)
+        if late:
+            r.event("cuda_runtime", "cudaStreamSynchronize", host, max(free - host, 0) + 2 * US)
+            host = max(free, host) + 5 * US
+        r.step(number, begin, host)
+    return trace.analyse(r.read()).diagnosis
+
+
+def test_copies_that_a_wait_kept_from_running_beside_kernels_make_no_sure_verdict():
+    d = copies_of_their_own_stream(late=True)
+    assert d.cause == "transfer-bound" and d.confidence <= 0.6 and "Without these waits they could run beside" in d.text
+    assert copies_of_their_own_stream(late=False).cause == "compute-bound"

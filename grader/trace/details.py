@@ -8,7 +8,7 @@ import numpy as np
 
 from grader.trace import intervals
 from grader.trace.absence import EDGE, Away, Doing, doing
-from grader.trace.breakdown import Breakdown
+from grader.trace.breakdown import CHANGE_OVER_NS, Breakdown
 from grader.trace.catalogue import PARTS, Metrics
 from grader.trace.causes import ms
 from grader.trace.columns import Trace
@@ -69,6 +69,23 @@ def hidden(saves: float | None, cost: float) -> bool:
     return saves is not None and saves < MUCH * cost
 
 
+def held_copies(trace: Trace, steps: Steps) -> float:
+    """For how long the GPU did nothing but copies that a wait of the host before their launch kept from running beside other work, ns
+    per step: those from the host that have a stream of their own and begin as they are launched."""
+    copying = (steps.kind == PARTS.index("copies")) & trace.named(r".*HtoD", steps.work)
+    copies, others = steps.work[copying], steps.work[~copying]
+    stream = alike(trace.device[steps.work], trace.stream[steps.work])
+    copies = copies[~np.isin(stream[copying], stream[~copying])]
+    launch, ends = trace.launch_of(copies), np.append(-1, trace.end[copies])[:-1]
+    first = trace.start[copies] - ends >= CHANGE_OVER_NS  # of those that follow each other
+    waits = np.append(-1, np.sort(trace.end[steps.waits]))
+    last = waits[np.searchsorted(waits, trace.start[launch], side="right") - 1]
+    held = (launch >= 0) & (last > ends) & (trace.start[copies] - trace.end[launch] < CHANGE_OVER_NS)
+    held = held[np.maximum.accumulate(np.where(first, np.arange(len(copies)), 0))]
+    spans = intervals.clip(trace.spans(copies[held]), *steps.window)
+    return intervals.length(intervals.difference(spans, trace.spans(others))) / len(steps)
+
+
 def _most_of_host(b: Breakdown) -> float:
     return (b.most_host_ns or 0.0) + b.data_ns
 
@@ -81,8 +98,9 @@ def launches_as_long(b: Breakdown, cost: float) -> bool:
     return _most_of_host(b) >= NEVER_WAITS * step and min(launching, step - busy) >= AS_LONG * cost
 
 
-def beside(b: Breakdown, cause: str, cost: float, saves: float | None) -> str:
-    """What may hold the step once this cause is gone, or "". cost: of the cause, ns per step; saves: see `replay`."""
+def beside(b: Breakdown, cause: str, cost: float, saves: float | None, held: float) -> str:
+    """What may hold the step once this cause is gone, or "". cost: of the cause, ns per step; saves: see `replay`; held: see
+    `held_copies`."""
     if cause in ("queue", "communication") and covered_by_host(b, cost):
         return (
             f" But the host itself takes up to {ms(_most_of_host(b))} per step under the profiler. Without that wait it may be the "
@@ -90,6 +108,11 @@ def beside(b: Breakdown, cause: str, cost: float, saves: float | None) -> str:
         )
     if hidden(saves, cost):
         return " But the host works beside most of that, so without it alone the GPU would wait for the host instead."
+    if held >= MUCH * cost:
+        return (
+            " But these copies have a stream of their own, and the host waits for the GPU before it launches them. Without these waits "
+            "they could run beside the GPU's other work."
+        )
     if cause in ("input", "host") and launches_as_long(b, cost):
         return " The host's launches take as long. It does one after the other, so look at both."
     return ""

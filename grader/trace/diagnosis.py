@@ -86,6 +86,7 @@ class _Case:
     rare: details.Rare | None = None
     # ns per step without the GPU's work of the cause alone, where the host may work beside it
     saves: float | None = None
+    held: float = 0.0  # ns per step of copies, see `details.held_copies`
 
     @property
     def with_waits(self) -> bool:
@@ -106,6 +107,8 @@ class _Case:
         if cause in ("transfer", "communication") and not slowed:
             alone = self.steps.kind == PARTS.index(CAUSES[cause].parts[0])
             self.saves = saved(self.trace, self.steps, self.steps.work[alone])
+        if cause == "transfer":
+            self.held = details.held_copies(self.trace, self.steps)
         if cause in ("host", "input"):
             about = details.of_host if cause == "host" else details.of_input
             self.told = about(self.trace, self.steps, self.b)
@@ -254,7 +257,7 @@ def _strange(case: _Case) -> float:
 
 def _with_another(cost: float, case: _Case) -> bool:
     """Whether another cause costs the same time, so that removing one of them alone may win little. cost: ns per step."""
-    if details.hidden(case.saves, cost):
+    if details.hidden(case.saves, cost) or case.held >= details.MUCH * cost:
         return True
     if case.cause in ("queue", "communication"):
         return details.covered_by_host(case.b, cost)
@@ -389,7 +392,7 @@ def _text(runner_up: str, shares: dict[str, float], case: _Case, what_if: float)
             text += "".join(
                 f" {sentence}" for sentence in details.of_host(case.trace, case.steps, case.b).sentences[:1]
             )
-    text += details.beside(case.b, cause, shares[cause] * case.step, case.saves)
+    text += details.beside(case.b, cause, shares[cause] * case.step, case.saves, case.held)
     if what_if < 0.97 * step:
         slow = cause == "compute" and (m.tensor_core_share or {"no": 0.0})["no"]
         fix = "With these on tensor cores" if slow else CAUSES[cause].fix
