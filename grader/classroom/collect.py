@@ -51,6 +51,7 @@ class Taken:
 class Collected:
     taken: list[Taken] = field(default_factory=list)
     left: list[str] = field(default_factory=list)  # what was not taken, and why
+    older: list[str] = field(default_factory=list)  # in whose place the same student handed in a newer one
     broken: list[str] = field(default_factory=list)  # what was taken, and cannot be read
     beside: list[str] = field(default_factory=list)  # what somebody handed in beside a notebook that was taken
     twice: list[str] = field(default_factory=list)  # who may have two folders
@@ -245,7 +246,7 @@ def _best(
             elif taken.named and not each.named:
                 others[who[0]].append(each.file.path)
             elif each.digest != taken.digest:
-                done.left.append(f"{each.file.path}: {taken.file.path} is newer")
+                done.older.append(f"{each.file.path}: {taken.file.path} is newer")
     return {who: one.file for who, one in best.items() if who not in idle}
 
 

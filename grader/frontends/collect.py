@@ -46,7 +46,7 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
         "SUBMITTED/STUDENT/LAB/LAB.ipynb, with their times in timestamp.txt. Each notebook says which lab it is of. "
         "Students get their ids from --students, or from the gradebook by name. Without either, their names are used."
     )
-    sub.epilog = "Exit status: 0 if everything was taken and can be read. 1 if not, and the output names it. 2 for unusable input."
+    sub.epilog = "Exit status: 0 if the newest of everybody was taken and can be read. 1 if not, and the output names it. 2 for unusable input."
     words = "a .zip or .tar.gz as you downloaded it, a folder with several, or a folder of the students' folders"
     sub.add_argument("archives", type=Path, nargs="+", metavar="ZIP", help=words)
     words = "folder for the submissions (default: submitted)"
@@ -81,7 +81,7 @@ def _take_in(options: argparse.Namespace) -> int:
     for archive in archives:
         before = remembered(options.to)
         done = collect(archive, options.to, known, options.lab, due, before, times, groups_of(listed))
-        for name in ("taken", "left", "broken", "beside", "twice", "alike"):
+        for name in ("taken", "left", "older", "broken", "beside", "twice", "alike"):
             getattr(all_done, name).extend(getattr(done, name))
         if not (done.taken or done.left or done.beside):
             all_done.left.append(f"{archive}: it holds nothing that was handed in")
@@ -90,6 +90,7 @@ def _take_in(options: argparse.Namespace) -> int:
         _remember(options.to, done.taken)
     students = {each.student for each in all_done.taken}
     print(f"{len(all_done.taken)} notebooks of {len(students)} students in {options.to}")
+    _list("Handed in more than once, so the newest was taken", all_done.older, print)
     _list("Handed in beside a notebook, and left in the archive", all_done.beside, print)
     _list("Taken, though nothing in it can be read, so ask for it again", all_done.broken, tell)
     _list("Of a lab that your gradebook does not have", _not_set(book, all_done.taken), tell)
