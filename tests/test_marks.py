@@ -375,7 +375,7 @@ def test_who_was_only_measured_quickly_is_told_so(course, capsys):
         job, {"machine": "a CPU", "version": "v", "seconds": 4.0, "worker": "w", "result": whole}
     )
     status, _, err = run(course, capsys=capsys)
-    assert status == 1 and "eve" in err and "only quickly" in err and "--quick" in err
+    assert status == 1 and f"only quickly: {NAME}: eve" in err and "--quick" in err
     status, _, err = run(course, "--quick", capsys=capsys)
     assert status == 0 and "only quickly" not in err
     assert {row["student"]: row["points"] for row in read(course / "measured" / "marks.csv")}["eve"] == "50"
@@ -414,7 +414,7 @@ def test_an_explanation_that_waits_is_named_beside_what_else_went_wrong(course, 
     _, _, err = run(course, capsys=capsys)
     found = {row["student"]: row["note"] for row in read(course / "measured" / "marks.csv")}
     assert found["bob"] == f"it raised ValueError; {marks.UNMARKED}" and found["ann"] == marks.CHANGED
-    assert f"nobody has marked yet: {NAME}: bob" in err
+    assert f"nobody has marked yet: {NAME}: bob" in err and f"changed since they were marked: {NAME}: ann" in err
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -428,6 +428,27 @@ def test_a_penalty_from_before_somebody_marked_is_named(course, capsys):
             book.db.commit()
             _, _, err = run(course, capsys=capsys)
             assert ("run `nbgrader autograde LAB --force`: 2a_workers: ann" in err) == told, penalty
+
+
+def test_the_page_s_rule_for_late_work_takes_off_a_tenth_per_day():
+    page = (REPOSITORY / "docs" / "instructors.md").read_text(encoding="utf-8")
+    names: dict = {}
+    exec(page.partition("```python\n")[2].partition("```")[0], names)
+    late = names["TenthPerDay"]().late_submission_penalty
+    day = 86400
+    assert [late("ann", 80.0, seconds) for seconds in (1, day, day + 1, 20 * day)] == [8, 8, 16, 80]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_points_by_hand_of_an_older_notebook_are_named(course, capsys):
+    """Who handed in anew has the points of the new notebook, and those that a person gave for the old one."""
+    for there, told in ((0, True), (60, False)):
+        with Gradebook(f"sqlite:///{course}/gradebook.db") as book:
+            book.find_grade(LAB.checks[0].name, NAME, NAME, "ann").auto_score = there
+            book.db.commit()
+        _, _, err = run(course, capsys=capsys)
+        again = f"ann, {NAME}: {there} in the gradebook, 60 measured. Run `nbgrader autograde {NAME} --student ann"
+        assert (again in err) == told, there
 
 
 @pytest.mark.filterwarnings("ignore")

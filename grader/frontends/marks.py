@@ -49,8 +49,8 @@ def write(options: argparse.Namespace) -> int:
     only = [mark for mark in open_ones if mark.points is None and (mark.student, mark.lab) in quickly]
     if only:
         tell(
-            f"Measured only quickly: {', '.join(f'{mark.student}, {mark.lab}' for mark in only)}. Run `grader class "
-            "labs submitted` for marks, or add --quick to take these as marks."
+            f"Measured only quickly: {_by_lab(only)}. Run `grader class labs submitted` for marks, or add --quick to "
+            "take these as marks."
         )
     for mark in open_ones:
         if mark in only:
@@ -59,6 +59,7 @@ def write(options: argparse.Namespace) -> int:
     again = "`grader class labs submitted --again STUDENT/LAB` measures it anew while nothing else runs"
     for heading, some in (
         ("Percentages without the explanation, which nobody has marked yet", [m for m in made if m.unmarked]),
+        ("Explanations that changed since they were marked", [m for m in made if marks.CHANGED in m.note]),
         (f"Inconclusive, so only what is certain counts ({again})", [m for m in made if m.inconclusive]),
         ("Measured quickly, which is no mark", [m for m in made if m.quick]),
         (
@@ -68,6 +69,8 @@ def write(options: argparse.Namespace) -> int:
     ):
         if some:
             tell(f"{heading}: {_by_lab(some)}")
+    for line in summary.stale(course / GRADEBOOK, rows):
+        tell(f"In the gradebook with different points: {line}")
     return int(bool(open_ones))
 
 
