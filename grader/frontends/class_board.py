@@ -39,8 +39,13 @@ def show(options: argparse.Namespace) -> None:
         (one.student, one.lab): record(store, Job(one.lab, one.submission)) for one in everyone if one.submission
     }
     rows = [row for row in summary.rows(everyone, records) if row.student in names and row.status == GRADED]
-    if unknown := sorted(names.keys() - {one.student for one in everyone}):
-        print(f"Handed nothing in: {', '.join(map(one_line, unknown))}", file=sys.stderr)
+    handed_in = {one.student for one in everyone}
+    for heading, some in (
+        ("Handed nothing in", names.keys() - handed_in),
+        ("No full grade yet, so not on the board", (names.keys() & handed_in) - {row.student for row in rows}),
+    ):
+        if some:
+            print(f"{heading}: {', '.join(map(one_line, sorted(some)))}", file=sys.stderr)
     if not rows:
         raise UserError("Nobody who agreed has a full grade yet. Run `grader class` first.")
     for (lab, machine), table in ranked(rows, names):
