@@ -29,6 +29,7 @@ from nbgrader.preprocessors import (
 
 from grader.frontends.gradebook import SaveGrades
 from grader.frontends.nbgrader import (
+    FeedbackPage,
     MeasuredGrade,
     ReadablePage,
     ReleaseLab,
@@ -84,6 +85,7 @@ c.Autograde.autograde_preprocessors = [
 c.HTMLExporter.filters = {"markdown2html": markdown_to_html, "highlight_code": code_to_html}
 c.HTMLExporter.preprocessors = [ReadablePage]  # in place of the one that comes after it
 c.CSSHTMLHeaderPreprocessor.enabled, c.ReadablePage.enabled = False, True
+c.GenerateFeedback.exporter_class = FeedbackPage
 c.GenerateFeedback.preprocessors = [GetGrades, ReadablePage]
 c.HTMLExporter.exclude_raw = True  # these are shown as the HTML that they hold, past the filters; no lab has one
 

@@ -17,7 +17,7 @@ from typing import Any
 from bleach.html5lib_shim import Filter
 from bleach.sanitizer import ALLOWED_TAGS, Cleaner
 from jinja2 import pass_context
-from nbconvert.exporters import NotebookExporter
+from nbconvert.exporters import HTMLExporter, NotebookExporter
 from nbconvert.filters.highlight import Highlight2HTML
 from nbconvert.filters.markdown_mistune import InvalidNotebook, IPythonRenderer, MarkdownWithMath
 from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
@@ -42,6 +42,7 @@ from grader.grade import grade
 from grader.grading.forms import choose_form, needs_gpu
 from grader.labs.lab import AnyLab
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, Result, unscored, write_json
+from grader.safe_text import to_html
 from grader.sandbox.probe import confinement
 from grader.submission import MAGIC, MOST_CELLS, code_cells, is_submission, load_notebook
 
@@ -62,6 +63,7 @@ _TAGS |= {"br", "del", "details", "hr", "img", "p", "pre", "sub", "summary", "su
 _TAGS |= {"table", "tbody", "td", "th", "thead", "tr"}
 # relative ones without a colon: nbgrader's pages strip "files/" from the beginning of a link after this
 _LINK = re.compile(r"https?://|mailto:|#|(\.\./|[\w-]+(/|\Z))[^:&]*\Z", re.IGNORECASE)
+_LINK_TO_POINTS = re.compile(r'(<a href="#([\w-]+)">)(?:Test cell|Written response)</a>')
 # no picture from elsewhere: it would tell its owner when it is looked at, and by whom
 _IMAGE = re.compile(r"data:image/", re.IGNORECASE)
 
@@ -184,6 +186,16 @@ class ReadablePage(CSSHTMLHeaderPreprocessor):
         return nb, resources
 
 
+class FeedbackPage(HTMLExporter):
+    """nbgrader's feedback, whose list of points calls each check by its title: there each is a "Test cell"."""
+
+    def from_notebook_node(self, nb: NotebookNode, resources: Any = None, **options: Any) -> tuple[str, dict[str, Any]]:
+        page, resources = super().from_notebook_node(nb, resources, **options)
+        titles = {check.name: check.title for check in labs.get(resources["nbgrader"]["notebook"]).checks}
+        named = lambda link: f"{link[1]}{to_html(titles.get(link[2], link[2].capitalize()))}</a>"  # noqa: E731
+        return _LINK_TO_POINTS.sub(named, page), resources
+
+
 class SubmittedNotebook(NotebookExporter):
     """Reads what a student handed in as `grader class` does, so that both come to the same mark.
 
@@ -195,7 +207,7 @@ class SubmittedNotebook(NotebookExporter):
         try:
             nb = _as_handed_in(load_notebook(file_stream.name))
         except UserError as error:
-            nb = new_notebook(metadata={UNREADABLE: str(error).replace(file_stream.name, "The notebook")})
+            nb = new_notebook(metadata={UNREADABLE: str(error).replace(file_stream.name, "The file")})
         return self.from_notebook_node(nb, resources=resources, **options)
 
 
@@ -204,7 +216,7 @@ def _as_handed_in(notebook: Any) -> NotebookNode:
     read the others. Raises UserError where there is no list of cells."""
     why = ""
     try:
-        code_cells(notebook, "The notebook")
+        code_cells(notebook, "The file")
     except UserError as error:
         if not isinstance(notebook, dict) or not isinstance(notebook.get("cells"), list):
             raise
