@@ -72,6 +72,7 @@ def test_this_machine_is_one_line_with_details_folded(monkeypatch):
     (bundle,) = shown
     assert re.fullmatch(r"This machine: .+: \d+ of \d+ labs can be graded here\.", bundle["text/plain"])
     assert "<details>" in bundle["text/html"] and "1a_stopwatch" in bundle["text/html"].partition("<details>")[2]
+    assert "word-break: normal" in bundle["text/html"], "JupyterLab's own style breaks lines within words"
 
 
 def test_the_page_begins_with_the_machine_and_the_map():

@@ -34,7 +34,9 @@ def this_machine() -> None:
     )
     with contextlib.redirect_stdout(io.StringIO()) as details:
         cli.main(["doctor"])
-    folded = f"<details><summary>Details</summary><pre>{escape(details.getvalue())}</pre></details>"
+    # JupyterLab would break lines within words
+    style = "white-space: pre-wrap; word-break: normal; overflow-wrap: anywhere"
+    folded = f'<details><summary>Details</summary><pre style="{style}">{escape(details.getvalue())}</pre></details>'
     shown = f"<p><b>This machine:</b> {escape(line)}</p>{folded}"
     display({"text/html": shown, "text/plain": f"This machine: {line}"}, raw=True)
 
