@@ -36,7 +36,8 @@ def here() -> Path:
         return Path.cwd()
     except FileNotFoundError:
         raise UserError(
-            "The folder that this was started in is gone. Go to one that is there, and start again."
+            "The folder that this was started in is gone. In a notebook, restart the kernel. In a terminal, go to a folder "
+            "that is there, and start again."
         ) from None
 
 

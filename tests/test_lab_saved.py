@@ -50,7 +50,7 @@ def test_a_report_is_shown_though_the_folder_is_gone(gone):
 
 def test_a_lab_in_a_folder_that_is_gone(gone):
     gone.rmdir()
-    with pytest.raises(UserError, match=r"is gone\. Go to one"):
+    with pytest.raises(UserError, match=r"is gone\. In a notebook, restart the kernel\."):
         grader.lab(NAME)
 
 
