@@ -189,7 +189,7 @@ class ReadablePage(CSSHTMLHeaderPreprocessor):
 class FeedbackPage(HTMLExporter):
     """nbgrader's feedback, whose list of points calls each check by its title: there each is a "Test cell"."""
 
-    def from_notebook_node(self, nb: NotebookNode, resources: Any = None, **options: Any) -> tuple[str, dict[str, Any]]:
+    def from_notebook_node(self, nb: NotebookNode, resources: Any = None, **options: Any) -> tuple[Any, dict[str, Any]]:
         page, resources = super().from_notebook_node(nb, resources, **options)
         titles = {check.name: check.title for check in labs.get(resources["nbgrader"]["notebook"]).checks}
         named = lambda link: f"{link[1]}{to_html(titles.get(link[2], link[2].capitalize()))}</a>"  # noqa: E731
