@@ -49,6 +49,25 @@ WAITS_FOR_OTHERS = re.compile(
 FOR_OTHERS = "There it waits for another thread or process. If that makes the batches, the step waits for data."
 PART = 0.1  # of the step: an operation that costs less is not what holds it back
 
+# What to try first where this was found.
+COMPILE_ONCE = (
+    "Compile once, and record after that. TORCH_LOGS=recompiles says why torch.compile compiles again, mostly for a new shape: mark "
+    "what varies as dynamic (torch._dynamo.mark_dynamic), or pad it to a few sizes.",
+)
+COLLECT_LESS = (
+    "Collect less often, with no gc.collect() in the loop, gc.freeze() after loading, and gc.disable() between steps.",
+)
+KEEP_MEMORY = (
+    "Let PyTorch keep its memory. Unset PYTORCH_NO_CUDA_MEMORY_CACHING, call no torch.cuda.empty_cache() in the loop, and need "
+    "less than the GPU has, as a full one frees and asks again at each step.",
+)
+OWN_GPU = ("See in nvidia-smi who else uses this GPU, and give each process one of its own, or use MPS.",)
+PIN_ONCE = ("Pin memory once, and use it again. A DataLoader with pin_memory=True does that in a thread.",)
+SEARCH_NO_MORE = (
+    "Switch anomaly detection off, torch.autograd.set_detect_anomaly. It searches each gradient for NaN.",
+)
+RECORD_AGAIN = ("Record again once the loop has warmed up, as with schedule(wait=5, warmup=3, active=5).",)
+
 # The queue is emptied so often that the host never gets ahead: then waits and launches cannot be told apart by what they cost.
 # Six recorded loops whose fix removed waits made 3 to 21 launches a wait, and 63 to 1,040 waits a step.
 FEW_LAUNCHES, MANY_WAITS = 25, 10
@@ -162,13 +181,8 @@ def rare(trace: Trace, steps: Steps, b: Breakdown, parts: tuple[str, ...]) -> Ra
 class Told:
     sentences: list[str]  # the most important first
     inferred: bool = False  # from names and places, not from marks
-    collecting: bool = False  # most of it was garbage collection
-    compiling: bool = False  # most of it was torch.compile at work
-    allocating: bool = False  # most of it was in calls that allocate or free memory of the GPU
-    pinning: bool = False  # most of it was in calls that pin memory of the host
     starting: bool = False  # most of it was in calls that a GPU needs once
-    sharing: bool = False  # the GPU is another process's in turns
-    searching: bool = False  # most of it was reading whether a gradient has a NaN
+    ways: tuple[str, ...] = ()  # to try before what the cause itself suggests
 
 
 def idle_spans(b: Breakdown, part: str) -> intervals.Intervals:
@@ -188,13 +202,14 @@ def of_host(trace: Trace, steps: Steps, b: Breakdown) -> Told:
             [f"Most of it is one call, {name} with {ms(took)}, as at the first use of a GPU. {WARM_UP}"],
             inferred=True,
             starting=True,
+            ways=RECORD_AGAIN,
         )
     if d.allocating >= MUCH * total:
         calls = ", ".join(f"{name} {plain_number(count)}" for name, count in d.allocations)
         pinning = all("Host" in name for name, _ in d.allocations)
         does = "pins memory of its own" if pinning else "allocates and frees memory of the GPU"
         memory = f"For {ms(d.allocating)} of it per step, the host {does} ({calls} times)."
-        return Told([memory, *_where(d)], allocating=not pinning, pinning=pinning)
+        return Told([memory, *_where(d)], ways=PIN_ONCE if pinning else KEEP_MEMORY)
     known = bool(d.collecting or d.compiling or d.function or d.mark)
     if not known and not (trace.category == CPU_OP).any():
         return Told([NO_OPERATORS, *_where(d)], inferred=True)
@@ -211,7 +226,8 @@ def of_host(trace: Trace, steps: Steps, b: Breakdown) -> Told:
         if mine:
             most = sum(ns for _, ns in mine) >= MUCH * total
             said.insert(0 if most else len(said), f"Of it {_listed(mine)} {does}.")
-    return Told(said, collecting=d.collecting >= MUCH * total, compiling=d.compiling >= MUCH * total)
+    ways = COLLECT_LESS if d.collecting >= MUCH * total else ()
+    return Told(said, ways=ways + (COMPILE_ONCE if d.compiling >= MUCH * total else ()))
 
 
 def of_a_gpu(trace: Trace) -> str:
@@ -309,10 +325,10 @@ def of_queue(trace: Trace, steps: Steps, b: Breakdown) -> Told:
     of_turn = np.abs(length - turn) <= ONE_LENGTH * turn
     several = len(np.unique(trace.name[b.gaps.after[mine][of_turn]])) > 1  # else the same kernel waits each time
     if not turn or of_turn.sum() < TURNS or length[of_turn].sum() < MOST_IN * length.sum() or not several:
-        return Told(one, sharing=alone)
+        return Told(one, ways=OWN_GPU if alone else ())
     count = plain_number(of_turn.sum() / len(steps))
     said = f"{count} pauses per step are all about {ms(turn)} long, as where another process has its turn on the GPU."
-    return Told([said], sharing=True)
+    return Told([said], ways=OWN_GPU)
 
 
 # --- launches and waits -------------------------------------------------------------------------------------------
@@ -333,7 +349,7 @@ def launching(trace: Trace, steps: Steps) -> list[tuple[str, float]]:
 def of_launches(trace: Trace, steps: Steps, m: Metrics, b: Breakdown) -> Told:
     loading = _loading(trace, steps, b)
     if loading:
-        return Told([loading], inferred=True, starting=True)
+        return Told([loading], inferred=True, starting=True, ways=RECORD_AGAIN)
     most = [(name, count) for name, count in launching(trace, steps) if m.launches and count >= PART * m.launches]
     said = [f"{', '.join(f'{name} ({plain_number(count)})' for name, count in most)} launch most."] if most else []
     waits = of_waits(trace, steps) if never_ahead(m) else Told([])
@@ -368,9 +384,8 @@ def of_waits(trace: Trace, steps: Steps) -> Told:
     searches = np.count_nonzero(trace.named("aten::_is_any_true$", inside))
     if not len(waits) or searches < len(waits) / 2:
         return Told(said)
-    return Told(
-        [*said, f"{plain_number(searches / len(steps))} tensors per step were searched for NaN."], searching=True
-    )
+    said.append(f"{plain_number(searches / len(steps))} tensors per step were searched for NaN.")
+    return Told(said, ways=SEARCH_NO_MORE)
 
 
 # --- one operation far below its roof -----------------------------------------------------------------------------

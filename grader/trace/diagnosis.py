@@ -419,33 +419,6 @@ def _advice(runner_up: str, case: _Case) -> tuple[str, ...]:
         ways = [*CAUSES["sync"].advice, *ways[:2]]
     elif runner_up in STALLS and cause in STALLS and case.b.parts and case.told.inferred:
         ways += CAUSES[runner_up].advice[:1]
-    if cause == "host" and case.told.compiling:
-        ways.insert(
-            0,
-            "Compile once, and record after that. TORCH_LOGS=recompiles says why torch.compile compiles again, mostly for a new shape: mark "
-            "what varies as dynamic (torch._dynamo.mark_dynamic), or pad it to a few sizes.",
-        )
-    if cause == "host" and case.told.collecting:
-        ways.insert(
-            0,
-            "Collect less often, with no gc.collect() in the loop, gc.freeze() after loading, and gc.disable() between steps.",
-        )
-    if cause == "host" and case.told.allocating:
-        ways.insert(
-            0,
-            "Let PyTorch keep its memory. Unset PYTORCH_NO_CUDA_MEMORY_CACHING, call no torch.cuda.empty_cache() in the loop, and need "
-            "less than the GPU has, as a full one frees and asks again at each step.",
-        )
-    if case.told.sharing:
-        ways.insert(0, "See in nvidia-smi who else uses this GPU, and give each process one of its own, or use MPS.")
-    if case.told.pinning:
-        ways.insert(0, "Pin memory once, and use it again. A DataLoader with pin_memory=True does that in a thread.")
     if case.slow_work:
         ways = details.for_slow(case.slow_work) + ways
-    if case.told.searching:
-        ways.insert(
-            0, "Switch anomaly detection off, torch.autograd.set_detect_anomaly. It searches each gradient for NaN."
-        )
-    if case.told.starting:
-        ways.insert(0, "Record again once the loop has warmed up, as with schedule(wait=5, warmup=3, active=5).")
-    return tuple(ways)
+    return (*case.told.ways, *ways)
