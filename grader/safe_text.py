@@ -41,11 +41,14 @@ def clean(value: Any, limit: int = WHOLE, tail: bool = False) -> str:
     text = _SURROGATES.sub("\ufffd", _CONTROLS.sub("", text)).expandtabs(4).strip("\n")
     if len(text) <= limit and not cut:
         return text
-    return (
-        f"[cut: the end of {size:,} characters]\n{text[-limit:]}"
-        if tail
-        else f"{text[:limit]} [cut: {size:,} characters]"
-    )
+    if tail:
+        return f"[cut: the end of {size:,} characters]\n{text[-limit:]}"
+    return f"{text[:limit]} [cut: {size:,} characters]"
+
+
+def beginning(text: str, limit: int) -> str:
+    """At most so many characters, and of more how many they were."""
+    return text if len(text) <= limit else f"{text[:limit]} [cut: {len(text):,} characters]"
 
 
 def number(value: float) -> str:

@@ -18,6 +18,7 @@ from grader.labs.lab import AnyForm, Check
 from grader.measure.blocks import lost_since
 from grader.paths import DATA
 from grader.result import FAIL, CheckResult, Progress, silent, unscored
+from grader.safe_text import beginning
 from grader.submission import Submission, defined
 
 HEALTHY = "healthy"  # the answer where no cause stands out: the GPU is busy with what it has to do
@@ -25,6 +26,7 @@ UNGRADED = "your answers could not be graded"
 NEXT_BEST = 0.5  # of a cause's points, for "compute-bound" or "memory-bound" of a healthy loop: its GPU is busy
 TRACES = DATA / "traces"
 MOST_PARTS = 5_000  # of answers: a dictionary of keys with one hash takes as long as the square of their number
+SHOWN = 400  # characters of what stands there
 MOST_PLACES = 12  # that a message lists: as many answers as a lab has, and not a whole program
 # gpt.py:44, gpt.py(44): forward, File "gpt.py", line 44
 PLACE = re.compile(r"([^\s\"']+\.py)[\"']?[\s,:(#]*(?:lines?|L)?\s*(\d+)", re.IGNORECASE)
@@ -98,7 +100,7 @@ def _written(submission: Submission, form: str) -> list[tuple[list[ast.expr], as
         if not places and _changes(node):
             line = submission.source.split("\n")[node.lineno - 1].strip()
             raise WrongAnswers(
-                f"`answers` is written in a form that is not read ({submission.where(node.lineno)}: {_shortened(line)}). {form}"
+                f"`answers` is written in a form that is not read ({submission.where(node.lineno)}: {beginning(line, SHOWN)}). {form}"
             )
     return written
 
@@ -196,7 +198,7 @@ def _instead(part: ast.expr, names: Collection[str]) -> str:
     if _is_bare(part):
         text = text.replace(" ", "")
         return f'{text} needs quotes: "{text}"'
-    text = _shortened(text)
+    text = beginning(text, SHOWN)
     return f"write the number that {text} comes to" if isinstance(part, ast.BinOp) else f"{text} is no text or number"
 
 
@@ -215,11 +217,7 @@ def shown(said: Any) -> str:
         text = repr(said)
     except (ValueError, RecursionError):
         text = f"(a huge {type(said).__name__})"
-    return _shortened(text.replace("Ellipsis", "..."))
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 400 else f"{text[:400]} [cut: {len(text):,} characters]"
+    return beginning(text.replace("Ellipsis", "..."), SHOWN)
 
 
 def as_number(said: Any) -> float | None:

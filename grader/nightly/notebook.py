@@ -11,6 +11,7 @@ from papermill.exceptions import PapermillExecutionError
 
 from grader.course import execute as executing
 from grader.paths import course
+from grader.safe_text import beginning
 
 QUOTED = 4_000  # characters of what a notebook says: no honest line has as many
 # torch's remark on a machine with fewer cores than a loader has workers; those that wait for a slow drive need no cores
@@ -50,14 +51,14 @@ def execute(path: str, parameters: dict[str, Any], cell_limit_s: float, in_place
 
 def _reason(error: Exception, target: Path) -> str:
     if isinstance(error, PapermillExecutionError):
-        return _quoted(executing.reason(error))
+        return beginning(executing.reason(error), QUOTED)
     at = ""
     if target.exists():
         for cell in nbformat.read(target, as_version=4).cells:
             if cell.metadata.get("papermill", {}).get("start_time"):  # the last one that was begun
                 at = f"cell {cell.id} ({_first_line(cell.source)}): "
     said = str(error).strip().splitlines() or [""]
-    return f"{at}{type(error).__name__}: {_quoted(said[0])}"
+    return f"{at}{type(error).__name__}: {beginning(said[0], QUOTED)}"
 
 
 def _warning(notebook: Any) -> str:
@@ -65,18 +66,14 @@ def _warning(notebook: Any) -> str:
     for cell in notebook.cells:
         for output in cell.get("outputs", []):
             if output.get("name") == "stderr":
-                return f"cell {cell.id} wrote to stderr: {_quoted(output.text.strip())}"
+                return f"cell {cell.id} wrote to stderr: {beginning(output.text.strip(), QUOTED)}"
             shown = (output.get("text", ""), *(output.get("data", {}).get(k, "") for k in ("text/plain", "text/html")))
             for text in shown:
                 found = [each for each in text.split("\n") if re.search(r"Warning\b", each) and FEW_CORES not in each]
                 if found:
-                    return f"cell {cell.id} warned: {_quoted(found[0].strip())}"
+                    return f"cell {cell.id} warned: {beginning(found[0].strip(), QUOTED)}"
     return ""
 
 
 def _first_line(source: str) -> str:
-    return next((_quoted(line.strip()) for line in source.splitlines() if line.strip()), "")
-
-
-def _quoted(text: str) -> str:
-    return text if len(text) <= QUOTED else f"{text[:QUOTED]} [cut: {len(text):,} characters]"
+    return next((beginning(line.strip(), QUOTED) for line in source.splitlines() if line.strip()), "")

@@ -3,8 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
+from grader.safe_text import beginning
+
 TOLD = ("contract", "weights", "out_of_memory")  # kinds that a child tells; others are names of exceptions
-MAX_MESSAGE = 5_000  # characters of an error, fewer than a report shows; those of torch.compile have some 2,000
+MAX_MESSAGE = (
+    5_000  # characters of an error, fewer than a report shows; an honest one has some 2,000 at most (torch.compile)
+)
 
 
 class ChildError(Exception):
@@ -37,7 +41,7 @@ def disturbed(message: str) -> ChildError:
 
 def of_the_learner(error: Any, method: str, budget: int | None, trusted: bool) -> ChildError:
     get: Callable[[str], str] = lambda key: str(error.get(key) or "") if isinstance(error, dict) else ""  # noqa: E731
-    kind, message = get("kind")[:200], _whole(get("message"))
+    kind, message = get("kind")[:200], beginning(get("message"), MAX_MESSAGE)
     line, within = (
         error.get(key) if isinstance(error, dict) and isinstance(error.get(key), int) else None
         for key in ("line", "within")
@@ -72,8 +76,3 @@ def of_the_learner(error: Any, method: str, budget: int | None, trusted: bool) -
     if kind not in TOLD and not kind[:1].isupper():  # an exception may be called as what only the parent can know
         kind = ""
     return ChildError(text, get("traceback")[:6000], kind, line, get("name")[:200], within)
-
-
-def _whole(message: str) -> str:
-    """A message, which may be a flood; an honest one is never cut."""
-    return message if len(message) <= MAX_MESSAGE else f"{message[:MAX_MESSAGE]} [cut: {len(message):,} characters]"
