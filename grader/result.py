@@ -1,7 +1,5 @@
 """The result of a grade: what was measured, what it was compared with, and the points it gives."""
 
-from __future__ import annotations
-
 import errno
 import json
 import math
@@ -11,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from grader.data.cache import whole_file
 from grader.errors import UserError
@@ -121,7 +119,7 @@ class Result:
         )
 
     @classmethod
-    def from_dict(cls, d: dict[str, Any]) -> Result:
+    def from_dict(cls, d: dict[str, Any]) -> Self:
         d = {k: v for k, v in d.items() if k not in ("score", "max_score", "measured_max")}
         return cls(**{**d, "checks": [CheckResult(**c) for c in d["checks"]]})
 

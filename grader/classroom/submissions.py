@@ -1,7 +1,5 @@
 """What a class handed in, and what makes one grade different from another."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib
@@ -12,7 +10,7 @@ import stat
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 
@@ -57,7 +55,7 @@ class Job:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Job:
+    def from_json(cls, text: str) -> Self:
         return msgspec.json.decode(text, type=cls)
 
 
@@ -102,8 +100,7 @@ class HandedIn:
 
 
 def read_class(release: Path, submitted: Path, only: Iterable[str] = ()) -> list[HandedIn]:
-    """All that lies at SUBMITTED/STUDENT/LAB/LAB.ipynb for the labs of RELEASE/LAB/LAB.ipynb (`only` some of them), by
-    student and lab. Raises UserError for folders that hold no class."""
+    """All SUBMITTED/STUDENT/LAB/LAB.ipynb for the labs of RELEASE (`only` some), by student and lab. UserError for other folders."""
     for folder, what in ((release, "the released labs"), (submitted, "the submissions")):
         if not folder.is_dir():
             raise UserError(f"{folder} is not a folder. Give the folder with {what}.")

@@ -1,11 +1,9 @@
 """What a grade says of a loop's speed: the throughput check's evidence in numbers, sentences and a line of characters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from grader.checks.throughput import interval_counts
 from grader.result import INCONCLUSIVE, NOT_MEASURED, CheckResult, Result
@@ -28,7 +26,7 @@ class Gain:
     ratios: tuple[float, ...]  # of each pair of timed blocks
 
     @classmethod
-    def of(cls, check: CheckResult) -> Gain | None:
+    def of(cls, check: CheckResult) -> Self | None:
         """None where nothing was timed."""
         get = check.evidence.get
         gain = plausible(get("gain"))
@@ -50,7 +48,7 @@ class Gain:
         )
 
     @classmethod
-    def in_result(cls, result: Result) -> Gain | None:
+    def in_result(cls, result: Result) -> Self | None:
         """Of the grade's throughput check; None where nothing was timed."""
         gains = (cls.of(check) for check in result.checks if check.name == "throughput")
         return next((gain for gain in gains if gain), None)

@@ -2,8 +2,6 @@
 
 `lesson.seconds_per_step` is the stopwatch that `notebooks/1_instrumentation/1_throughput.ipynb` builds line by line."""
 
-from __future__ import annotations
-
 import atexit
 import datetime
 import os
@@ -15,7 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import matplotlib
 import numpy as np
@@ -94,8 +92,7 @@ def synchronise() -> None:
 
 
 def scratch_folder() -> Path:
-    """A new folder beside the course's data, on a disk where /tmp may be memory. It is deleted when this kernel ends;
-    what kernels that were killed left behind is deleted now, but not what those of other machines have in a shared home."""
+    """A new folder beside the course's data (/tmp may be memory), gone with this kernel; what killed ones left here is deleted now."""
     mine = f"lesson-{re.sub(r'[^A-Za-z0-9.]', '_', platform.node())}"
     for left in cache.cache_dir().glob(f"{mine}-*-*"):
         owner = left.name.removeprefix(mine).split("-")[1]
@@ -148,7 +145,7 @@ class Counters:
 
     https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlGpmFunctions.html"""
 
-    def __enter__(self) -> Counters:
+    def __enter__(self) -> Self:
         self.values: dict[str, float] = {}
         self._samples: list[Any] = []
         try:

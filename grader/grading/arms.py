@@ -1,12 +1,10 @@
 """Starting the loops that a grade measures: the submission's, the starter's and the reference solution's arm."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from grader.grading.forms import prepared
 from grader.grading.half import in_fp16, lacks_on
@@ -41,13 +39,13 @@ class Setup:
     waits: dict[str, list[float]] = field(default_factory=dict)  # that no child knows: see `Drive`
 
     @property
-    def untimed(self) -> Setup:
+    def untimed(self) -> Self:
         """For runs that nobody times: waiting for the storage trains nothing."""
         waits = {name: 0.0 for name in ("read_s", "write_bps") if name in self.options}
         return replace(self, options=self.options | waits) if waits else self
 
     @property
-    def eager(self) -> Setup:
+    def eager(self) -> Self:
         """For runs in which nothing is compiled."""
         return replace(self, form=replace(self.form, environment=self.form.environment | EAGER))
 

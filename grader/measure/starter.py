@@ -1,7 +1,5 @@
 """The starter's timeline on this machine. It is in every report, for comparison, and it is always the same: it is recorded once."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -3,8 +3,6 @@
 The wait must not be the learner's to leave out, so a process of the drive's own serves the files (see `drive_server`), to one child
 and in that one's turns only. Reads at the same time wait at the same time."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -15,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from grader.sandbox import drive_server
 
@@ -157,7 +155,7 @@ class Drive:
         ):
             self._counts = Counts(*counts)
 
-    def __enter__(self) -> Drive:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """What is asked of a child where the submission is a function and not a loop."""
 
-from __future__ import annotations
-
 import ctypes
 import math
 import os
@@ -74,8 +72,7 @@ class Functions:
         return {"operators": sorted(done.operators)[:20], "compiled": compiled_graphs()}
 
     def again(self, record: str, seed: int, file: str, case: dict[str, Any]) -> dict[str, Any]:
-        """Asked of a child in which nothing of a submission's runs: do what `record` says with inputs drawn from `seed`, and write
-        the result to `file`. Returns how many kernels were launched."""
+        """Of a child without a submission: do `record` with inputs drawn from `seed`, into `file`. Returns the number of kernels."""
         from grader.sandbox.relaunch import Relaunch  # without Triton there are no such labs
 
         self.relaunch = Relaunch(self.home / "exchange" / record, self.device, self.home / "tmp")

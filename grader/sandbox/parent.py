@@ -2,8 +2,6 @@
 
 The parent never imports, unpickles or executes anything of the learner's; replies are JSON, checked for size and nonce."""
 
-from __future__ import annotations
-
 import contextlib
 import hmac
 import math
@@ -14,7 +12,7 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Self
 
 from grader import machine
 from grader.devices import pretence
@@ -270,7 +268,7 @@ class Child:
             os.close(fd)
         self.ending.output.close()
 
-    def __enter__(self) -> Child:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """The line at which a loop stands that does not answer, or at which it crashed: told by the loop's process, and believed for a message only."""
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import os

@@ -1,11 +1,9 @@
 """The prediction that a learner makes before the first profile. The first complete one is locked, beside the notebook."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from grader.checks.prediction import DEVICES
 from grader.labs.lab import CAUSES
@@ -26,7 +24,7 @@ class LockedPrediction:
     time: str = field(default="", compare=False)  # when it was made, ISO 8601
 
     @classmethod
-    def now(cls, cause: str, gain: float, device: str) -> LockedPrediction:
+    def now(cls, cause: str, gain: float, device: str) -> Self:
         return cls(cause, gain, device, datetime.now(UTC).isoformat(timespec="seconds"))
 
     def arguments(self) -> dict[str, Any]:
