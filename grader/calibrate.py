@@ -78,8 +78,7 @@ def calibrated(lab: Lab, form_name: str) -> bool:
 
 
 def measure_gain(lab: Lab, device: str, progress: Progress = silent) -> dict[str, Any]:
-    """The reference solution's gain over the starter on this machine: {"gain", "interval", "noise", "date", ...}. Raises
-    UserError where the lab has no form for this device or the solution cannot be measured."""
+    """The reference solution's gain here: {"gain", "interval", "noise", "date", ...}. Raises UserError where it cannot be measured."""
     form_name = choose_form(lab, device)
     if not calibrated(lab, form_name):
         raise UserError(f"{lab.name} needs an NVIDIA GPU, and this machine has none. There is nothing to calibrate.")

@@ -75,8 +75,7 @@ def cut(units: Sequence[Unit], most: float, where: float = 0.0) -> list[int]:
 
 
 def ran_and_waited_s(thread: str) -> tuple[float, float]:
-    """Seconds that a thread, as /proc names it, has run so far, and that it could have run but had to wait for a processor; 0 where
-    the kernel does not tell. Source: https://docs.kernel.org/scheduler/sched-stats.html"""
+    """Seconds that a thread of /proc ran and waited for a core; 0 where untold: https://docs.kernel.org/scheduler/sched-stats.html"""
     with contextlib.suppress(OSError, ValueError):
         ran, waited, _ = Path("/proc", thread, "schedstat").read_text().split()
         return int(ran) / 1e9, int(waited) / 1e9

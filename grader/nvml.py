@@ -33,8 +33,7 @@ def seen(gpu: Any, visible: str) -> Any:
 
 def joules(gpu: Any | None) -> float:
     """The energy of a whole GPU since its driver was loaded, by its own counter; NaN for None. Raises NVMLError before Volta.
-
-    https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html"""
+    Source: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html"""
     return math.nan if gpu is None else pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3
 
 

@@ -19,8 +19,7 @@ def not_measured(reason: str, evidence: dict[str, Any] | None = None) -> CheckRe
 
 
 def judge(check: Outcome, band: Band, step: int, held_out: dict[str, Any]) -> CheckResult:
-    """`held_out`: what the workload's `evaluate` says of the submission's weights after `step` steps: "loss" and, in workloads
-    that have one, "accuracy"; None for what is not finite."""
+    """held_out: what the workload's `evaluate` says of the submission's weights after `step` steps; None for what is not finite."""
     first, last = band.steps
     evidence: dict[str, Any] = {"steps": step, "band_from": first, "band_to": last, "band_seeds": band.seeds}
     evidence["band_made_on"] = band.made_on

@@ -73,8 +73,7 @@ UNREAD_HINT = (
 
 
 def early(parity: Parity, starter: Sequence[float], submission: Sequence[float], update: dict[str, Any]) -> CheckResult:
-    """The first steps against the starter's own from the same seed. `update` is what the trusted arm's `compare` says of
-    the submission's total update after those steps."""
+    """The first steps against the starter's from the same seed. update: what the trusted arm's `compare` says of the submission's."""
     n = parity.steps
     # a loss of exactly 0 has no relative difference
     off = [abs(a - b) / (abs(b) or 1.0) for a, b in zip(submission[:n], starter[:n], strict=True)]
@@ -389,8 +388,7 @@ def _floor(losses: Sequence[float]) -> float:
 
 
 def doubtful(check: CheckResult) -> int | None:
-    """The first step at which a training was too far from the reference's, if it was too far by little: it may be an honest
-    one whose seed makes much of rounding. None where it is far, or where something else is wrong."""
+    """The first step at which a training was too far from the reference's, if by so little that its seed may explain it; else None."""
     for step, replayed in check.evidence.get("replayed", {}).items():
         found, allowed = replayed["found"], replayed["allowed"]
         if any(not found[name] <= allowed[name] for name in NEARLY):

@@ -156,8 +156,7 @@ def _name(info: zipfile.ZipInfo) -> str:
 
 
 def _one_line(name: str) -> str:
-    """As most systems compose its letters, and without halves of characters. A longer name than LONGEST is cut: accents are
-    put in order in a time that goes with the square of their number."""
+    """As most systems compose its letters, without half characters. Cut at LONGEST: the time for many accents is quadratic."""
     whole = name.encode("utf-8", "replace").decode("utf-8")
     short = re.sub(rf"([^/]{{{LONGEST}}})[^/]+", r"\1", whole)
     return unicodedata.normalize("NFC", re.sub(r"[\r\n]", " ", short))

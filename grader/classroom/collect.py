@@ -181,8 +181,7 @@ def _to_members(
 
 @dataclass(frozen=True)
 class _Found:
-    """A notebook and what it is worth as somebody's work: one that names its lab more than one that is only called so, and one
-    that was worked in more than one as it was released. Then the newest counts."""
+    """A notebook and what it is worth as somebody's work: one that names its lab more, then one that was worked in, then the newest."""
 
     file: Packed
     named: bool

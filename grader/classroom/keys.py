@@ -72,8 +72,7 @@ def make_keys(folder: Path, users: list[str]) -> list[Path]:
 
 
 def read_users(folder: Path) -> dict[str, str]:
-    """Who may come in: the name by the fingerprint of the certificate. Read again at each connection, so that a line taken
-    out counts at once; one that does not begin with a name, "#ann ...", is no user's."""
+    """Who may come in: names by fingerprints of certificates. Read at each connection; a line that begins "#ann" is no user's."""
     try:
         lines = (folder / "users.txt").read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:

@@ -22,8 +22,7 @@ LONGEST = 200  # bytes of a folder's name: file systems take 255
 
 
 class Person(NamedTuple):
-    """Who handed in, as the archive says it. number: the user's in Canvas, Brightspace and ILIAS, the participant's in one assignment
-    of Moodle; login: the user's own id, where the archive has it."""
+    """Who handed in, as the archive says it. number: the user's, in Moodle the participant's; login: the user's own id, if there."""
 
     system: str
     name: str

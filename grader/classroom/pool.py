@@ -172,8 +172,7 @@ def node_security(keys: Path) -> Security:
 
 @contextlib.contextmanager
 def slurm(jobs: int, device: str = "auto", directives: Sequence[str] = (), **options: Any) -> Iterator[Pool]:
-    """`jobs` SLURM jobs with a worker each. directives: lines for sbatch ("--gres=gpu:1"); whatever else a site needs
-    stands in dask-jobqueue's own configuration (~/.config/dask/jobqueue.yaml)."""
+    """`jobs` SLURM jobs with a worker each. directives: lines for sbatch ("--gres=gpu:1"); the rest is dask-jobqueue's to know."""
     if jobs < 1:
         raise UserError(f"--slurm {jobs} is too few. Give 1 or more jobs.")
     if not shutil.which("sbatch"):

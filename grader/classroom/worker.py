@@ -157,8 +157,7 @@ def run(job: str, limit_s: float, topic: str = "", keep: bool = False) -> str:
 
 
 def describe(device: str) -> dict[str, Any]:
-    """What this worker grades with: {"machines": keys, "form", "version", "cores", "gpu"}. It can begin with a grade at once
-    when it says so. Raises UserError where it has not that device."""
+    """What this worker, now ready, grades with: {"machines": keys, "form", "version", "cores", "gpu"}. UserError without the device."""
     from grader.grading.forms import choose_device
 
     if _lock.acquire(blocking=False):  # not beside a grade, whose cores its imports would take

@@ -43,8 +43,7 @@ def handed_in(head: Sequence[str], body: Iterable[Mapping[str, str]]) -> dict[st
 
 
 def moment(text: str) -> datetime | None:
-    """What Moodle's "Thursday, 26 November 2026, 5:00 PM" or "Donnerstag, 26. November 2026, 17:00" says, in this machine's time
-    zone; None for what is no such text."""
+    """What Moodle's "Thursday, 26 November 2026, 5:00 PM" or its German says, in this machine's time zone; None for other text."""
     clock = re.search(r"\b(\d{1,2}):(\d\d)\s*([ap])?", text, re.IGNORECASE)
     months = [_MONTHS[word] for word in re.findall(r"[^\W\d_]+", text.casefold()) if word in _MONTHS]
     year = re.search(r"\b20\d\d\b", text)

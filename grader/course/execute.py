@@ -38,8 +38,7 @@ def run(
     cell_limit_s: float = 600,
     progress: bool = False,
 ) -> None:
-    """Execute a notebook in `folder` and write it to `target` with its outputs, as far as it came. Raises
-    PapermillExecutionError of the cell that failed, and nbclient's errors for one that hung or whose kernel died."""
+    """Execute a notebook in `folder` and write it to `target`, as far as it came; then raises what papermill or nbclient raised."""
     papermill.execute_notebook(
         path,
         target,

@@ -59,8 +59,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def ranked(attempts: Iterable[Attempt]) -> Iterator[tuple[str, list[tuple[str, list[Attempt]]]]]:
-    """(lab, [(machine, its attempts, best first)]), labs in the order of the course. Best is who has most points, and of equals
-    the greatest gain; quick measurements come after all others."""
+    """(lab, [(machine, its attempts)]): labs in the course's order, attempts by points, then by gain, quick ones last."""
 
     def place(attempt: Attempt) -> tuple[int, str, bool, float, float]:
         lab, points = labs.NAMES.index(attempt["lab"]), attempt["points"] or 0

@@ -65,9 +65,8 @@ def pack(options: argparse.Namespace) -> int:
 
 
 def _name(row: Mapping[str, str]) -> str:
-    """What the system takes for the student's; "" where it would not know whose it is.
-
-    Moodle: https://github.com/moodle/moodle/blob/main/public/mod/assign/feedback/file/importziplib.php"""
+    """What the system takes for the student's; "" where it would not know whose it is. Moodle:
+    https://github.com/moodle/moodle/blob/main/public/mod/assign/feedback/file/importziplib.php"""
     student, number, page = row["name"].lstrip("'"), row["number"], f"{row['lab']}.html"
     if row["system"] == MOODLE:
         return f"{student.replace('_', ' ')}_{number}_assignfeedback_file/{page}"

@@ -1,5 +1,4 @@
-"""Labs with a loop that records a trace of itself. Graded are the trace, which is the learner's and read as untrusted bytes, and what
-the loop loses beside the plain one when the recording is over."""
+"""Labs with a loop that records a trace of itself: graded are the trace, read as untrusted bytes, and what the loop then loses."""
 
 from __future__ import annotations
 
@@ -239,8 +238,7 @@ def judge_window(findings: Findings) -> CheckResult:
 
 
 def _numbers(recorded: Trace, mark: str) -> list[int]:
-    """Which of the loop's steps have their backward pass in the trace. A ProfilerStep's number counts calls of the profiler's step(),
-    which a loop can make as often as it likes."""
+    """Which steps have their backward pass in the trace: a loop can call the profiler's step(), which numbers them, at will."""
     marks = recorded.annotations[recorded.named(rf"{mark}\d{{1,9}}$", recorded.annotations)]
     operators = np.flatnonzero(recorded.category == CPU_OP)
     backward = operators[recorded.named(BACKWARD, operators)]

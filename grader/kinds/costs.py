@@ -99,8 +99,7 @@ class Kept(OtherForm):
 
 @dataclass(frozen=True, kw_only=True)
 class CostsLab(AnyLab):
-    """The costliest operations of a loop of the course's own, to be mapped to its lines and explained: in a trace that the grade
-    records ("live") or a kept one ("recorded")."""
+    """The costliest operations of a loop of ours, to be mapped to lines and explained: in a "live" or a "recorded" trace."""
 
     forms: dict[str, Watched | Kept]  # "cuda": Watched, "traces": Kept
     operations: tuple[Costly, ...]

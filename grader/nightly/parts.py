@@ -273,8 +273,7 @@ def _graded(found: Outcome, results: list[Result]) -> None:
 
 
 def figures(result: Result) -> tuple[dict[str, float], dict[str, float]]:
-    """What a grade measured: (gain, ms a step of submission and starter, kernels a step, share of the step in which the GPU
-    idles), and the standard deviation, in the log, of those that have one."""
+    """A grade's (gain, ms a step of submission and starter, kernels a step, share of GPU idleness); and the sd, in the log, of some."""
     evidence = next((c.evidence for c in result.checks if c.name == "throughput"), {})
     if not evidence.get("pairs"):
         return {}, {}

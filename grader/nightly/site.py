@@ -111,7 +111,8 @@ def _copy(source: Path, root: Path, *place: str) -> None:
         if cell["cell_type"] == "markdown":
             text = _LINK.sub(partial(_guided, target, root), "".join(cell["source"]))
             text = re.sub(r"(\.\./)*00_start_here\.ipynb(#[^)\s\"]*)?", f"{'../' * depth}index.md", text)
-            text = re.sub(r"(?<=glossary\.ipynb#)[^)\s\"]+", _anchor, text)
+            # the site's names of headings are JupyterLab's, in lower case and without points
+            text = re.sub(r"(?<=glossary\.ipynb#)[^)\s\"]+", lambda name: re.sub(r"[^\w-]", "", name[0].lower()), text)
             cell["source"] = re.sub(r'(href="[^":]+)\.ipynb', r"\1.html", text)
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(notebook), encoding="utf-8")
@@ -134,11 +135,6 @@ def _guided(page: Path, target: Path, link: re.Match[str]) -> str:
     place = Path(os.path.normpath(page.parent / link[2])).relative_to(target)
     is_page = place.suffix == ".ipynb" or place.parts[:2] == FIGURES or str(place.with_suffix("")) in GUIDES
     return link[0] if is_page else link[1]
-
-
-def _anchor(jupyters: re.Match[str]) -> str:
-    """The site's name of a heading: JupyterLab's, in lower case and without points."""
-    return re.sub(r"[^\w-]", "", jupyters.group().lower())
 
 
 def _plain(title: str) -> str:

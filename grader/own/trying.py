@@ -1,5 +1,4 @@
-"""Each lever alone on a job as it is, measured: fresh processes of the same command, as it is and with a lever in turns, each ended
-after its measurement. Then those that paid, on top of each other."""
+"""Each lever alone on a job, in fresh processes in turns with the job as it is; then those that paid, on top of each other."""
 
 import contextlib
 import math
@@ -297,8 +296,7 @@ def _ratio(below: Rung, rung: Rung) -> float:
 
 
 def _wider(levers: int) -> float:
-    """How many times as wide an interval has to be, for the best looking of so many levers not to be called faster by chance
-    (Bonferroni): https://www.itl.nist.gov/div898/handbook/prc/section4/prc473.htm"""
+    """How much wider (Bonferroni) an interval of so many is: https://www.itl.nist.gov/div898/handbook/prc/section4/prc473.htm"""
     normal = NormalDist()
     return normal.inv_cdf(1 - 0.05 / max(1, levers)) / normal.inv_cdf(1 - 0.05)
 

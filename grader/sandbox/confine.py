@@ -365,8 +365,7 @@ def own_loopback() -> None:
 
 
 def own_shared_memory(size: int) -> None:
-    """Have a /dev/shm of one's own, of `size` bytes, which ends with the processes in it; or OSError. Called before any rule of
-    Landlock's, which forbids to mount."""
+    """A /dev/shm of one's own, of `size` bytes, gone with its processes; or OSError. Call it before Landlock, which forbids mounts."""
     with _namespaces(_CLONE_NEWNS):
         _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "mount(/)")
         kind, options = b"tmpfs", f"size={size},mode=1777".encode()

@@ -19,8 +19,7 @@ from grader.sandbox.child_error import slowed
 
 
 class ForkServer:
-    """A process that forks children on request, all on this thread's cores. Start it early: it takes some seconds to be ready, in
-    the background. Raises ChildError where another process changed these cores."""
+    """Forks children on request, on this thread's cores; ready after some seconds. Raises ChildError where the cores were changed."""
 
     def __init__(self) -> None:
         for name in ("torch", "torchvision"):

@@ -31,7 +31,8 @@ def serve(requests: int, replies: int, spec: dict[str, Any]) -> None:
     """Answer requests until the parent closes the pipe. `requests` and `replies` are file descriptors."""
     ranks: list[_Rank] = []
     for number in range(spec["ranks"]):
-        ranks.append(_start(spec | {"rank": number}, [requests, replies, *_pipes(ranks)]))
+        pipes = [fd for rank in ranks for fd in (rank.requests, rank.replies)]
+        ranks.append(_start(spec | {"rank": number}, [requests, replies, *pipes]))
     failed = None  # the error after which the ranks are out of step: no later request can be answered
     with os.fdopen(requests, "rb") as source:
         for line in source:
@@ -44,10 +45,6 @@ def serve(requests: int, replies: int, spec: dict[str, Any]) -> None:
                 failed = next((answer["error"] for answer in answers if "error" in answer), None)
             answer = {"error": failed} if failed is not None else {"value": _joined(request["do"], answers)}
             os.write(replies, json.dumps({"nonce": request["nonce"], **answer}, allow_nan=False).encode() + b"\n")
-
-
-def _pipes(ranks: list[_Rank]) -> list[int]:
-    return [fd for rank in ranks for fd in (rank.requests, rank.replies)]
 
 
 def _start(spec: dict[str, Any], others: list[int]) -> _Rank:

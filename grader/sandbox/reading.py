@@ -138,8 +138,7 @@ class Compilations:
                     lines.update(_broken())
 
         def count() -> dict[str, int]:
-            """The graphs that it made; source lines at which it had to end one, or to leave a whole function alone, each once;
-            times that it compiled code again, as what it had assumed no longer held."""
+            """Graphs made; source lines that ended one or kept a function out, each once; times that an assumption no longer held."""
             times = Counter(each.compile_id.frame_id for each in seen)
             lines.update(_broken())
             again = max(_again(), sum(number - 1 for number in times.values()))

@@ -96,12 +96,8 @@ def comparison_of(
 ) -> Comparison:
     """For a loop that begins with the model as it is. nudged: that is not with `initial`."""
     trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
-    return Comparison(groups, initial, copies(model) if nudged else initial, trained, statistics_of(model))
-
-
-def statistics_of(model: torch.nn.Module) -> Statistics:
     own, given = ({n: b.clone() for n, b in model.named_buffers() if b.is_floating_point()} for _ in range(2))
-    return Statistics(own, given)
+    return Comparison(groups, initial, copies(model) if nudged else initial, trained, Statistics(own, given))
 
 
 @dataclass

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import IO
@@ -199,11 +199,5 @@ def _longest(track: Track) -> Track:
     if len(track.start) <= MOST:
         return track
     kept = np.sort(np.argsort(track.start - track.end, kind="stable")[:MOST])
-    return Track(
-        f"{track.name} (the longest)",
-        track.start[kept],
-        track.end[kept],
-        track.label[kept],
-        track.labels,
-        track.details,
-    )
+    columns = {name: getattr(track, name)[kept] for name in ("start", "end", "label")}
+    return replace(track, name=f"{track.name} (the longest)", **columns)

@@ -68,7 +68,10 @@ def collectives(trace: Trace) -> Collectives:
     said = _said(trace, k, launch) + [(row,) for row in _rows_of(trace, host)]
     order = np.lexsort((trace.start[event], called))
     event, called, said = event[order], called[order], [said[i] for i in order.tolist()]
-    streams = _stream_numbers(trace, event)
+    numbers: dict[
+        int, int
+    ] = {}  # of streams by first use: a communicator has one, whose own number differs from rank to rank
+    streams = [numbers.setdefault(stream, len(numbers)) for stream in trace.stream[event].tolist()]
     told = [_Told(trace, e, rows, stream) for e, rows, stream in zip(event.tolist(), said, streams, strict=True)]
     return Collectives(
         event=event,
@@ -117,12 +120,6 @@ def _rows_of(trace: Trace, events: np.ndarray) -> list[Row | None]:
             alike = exact.get((*key, int(trace.duration[event])), [])
             rows[i] = alike.pop(0) if alike else by_start.get(key)  # both are in the order of the file
     return rows
-
-
-def _stream_numbers(trace: Trace, event: np.ndarray) -> list[int]:
-    """Streams numbered by their first use: a communicator has one, whose own number differs from rank to rank."""
-    numbers: dict[int, int] = {}
-    return [numbers.setdefault(stream, len(numbers)) for stream in trace.stream[event].tolist()]
 
 
 class _Told:

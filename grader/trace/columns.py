@@ -173,8 +173,7 @@ class Trace:
 
     @cached_property
     def operator(self) -> np.ndarray:
-        """For each call into CUDA and each operator the index of the innermost operator around it on its thread, -1
-        without one. One entry more than events, so that no event (-1) has none."""
+        """For each call into CUDA and each operator the innermost operator around it on its thread, else -1; one more for no event."""
         operators = self.nesting(np.flatnonzero(self.category == CPU_OP))
         found = np.full(len(self) + 1, -1)
         found[operators.indices] = np.append(operators.indices, -1)[operators.parents]

@@ -69,8 +69,7 @@ def numbers(metrics: Metrics) -> dict[str, float | None]:
 
 
 def family_times(trace: Trace, left_out: int, counted: int) -> dict[str, float] | None:
-    """Time of kernels, copies and memsets by family, ns per step (durations added up, also of work that overlaps), in
-    the `counted` steps after the first `left_out`. None without steps or GPU work in them."""
+    """Time of kernels, copies and memsets by family, ns per step, overlapping ones added; None without steps or GPU work in them."""
     steps = Steps(trace, left_out, counted)
     if not counted or not len(steps.gpu):
         return None

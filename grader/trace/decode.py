@@ -1,6 +1,4 @@
-"""From JSON to packed columns, a chunk at a time: its decoded objects stay in the processor's cache, and memory does not grow.
-
-Imports no numpy: helper processes start faster without."""
+"""From JSON to packed columns, a chunk at a time: in bounded memory and the processor's cache. Without numpy helpers start faster."""
 
 import math
 import re

@@ -1,6 +1,4 @@
-"""Sets of half-open intervals [start, end) in integer nanoseconds, as pairs of int64 arrays (starts, ends).
-
-Everything here is exact: no floats, and intervals that only touch do not overlap."""
+"""Sets of half-open intervals [start, end) in integer ns, as int64 arrays (starts, ends); those that only touch do not overlap."""
 
 import numpy as np
 

@@ -1,5 +1,4 @@
-"""Which operator, annotation or Python frame was open on a thread when something happened there: the one that started last of those
-that have not ended, as some events overlap only in part."""
+"""Which operator, annotation or Python frame was open on a thread at a moment: of the open ones that which started last."""
 
 from functools import cached_property
 from itertools import pairwise
@@ -142,8 +141,7 @@ class Ancestry:
         self.of_call = self.position[operator[calls]]  # position in `ops` of each call's innermost operator
 
     def nearest(self, flag: np.ndarray) -> np.ndarray:
-        """For each operator the position of the innermost flagged one among itself and those around it, -1 without
-        one. flag: one bool an operator. One entry more than operators, for calls without any."""
+        """For each operator, and for none, the position of the innermost flagged one among it and those around it, else -1."""
         return self._climb(flag, lambda here, above: np.where(here >= 0, here, above))
 
     def outermost(self, flag: np.ndarray) -> np.ndarray:

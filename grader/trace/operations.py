@@ -166,8 +166,7 @@ class _Work:
         return _Numbered(t, shaped[t.named(CONVOLUTION_NODE, shaped)])
 
     def output_dims(self, ops: np.ndarray) -> np.ndarray:
-        """For each forward convolution (an operator around calls) the shapes of its backward node's inputs, index into
-        `texts`, else -1. The first is the gradient of its output, shaped as that."""
+        """For each forward convolution its backward node's input shapes (index into `texts`), else -1; the first is the output's."""
         forward = np.append(self.around.ops, -1)[self.numbered[self.around.position[ops]]]
         node = self.nodes.nearest(forward, before=False)
         return np.where((forward >= 0) & (node >= 0), self.trace.dims[node], -1)

@@ -1,5 +1,4 @@
-"""Share a large trace among helper processes, one a core, that are started anew: who reads a trace may have threads, or a GPU. Where
-none can be started, the reader does all the work itself."""
+"""Share a large trace among fresh helper processes, one a core, as a reader may have threads or a GPU; without any it reads alone."""
 
 import os
 import subprocess

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -121,7 +121,7 @@ def rank_of(a: Analysis, file: str) -> Rank:
 
 def _moved(calls: Collectives, zero: int) -> Collectives:
     times = {name: getattr(calls, name) - zero for name in ("called", "start", "end")}
-    return Collectives(**{**calls.__dict__, **times})
+    return replace(calls, **times)
 
 
 def _doing(a: Analysis, steps: Steps) -> dict[str, Intervals]:

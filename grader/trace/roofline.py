@@ -56,8 +56,7 @@ class Work:
 
 
 def inputs(dims: str | None, types: str | None) -> list[Tensor | None]:
-    """An operator's inputs, from what the profiler recorded as "Input Dims" and "Input type" (JSON). None stands for an
-    input that is no single tensor. Empty when there are no shapes or they make no sense."""
+    """An operator's inputs by "Input Dims" and "Input type" (JSON); None for one that is no single tensor; empty for nonsense."""
     shapes = _shapes(dims)
     try:
         names = msgspec.json.decode(types or "[]", type=list[str])
@@ -160,8 +159,7 @@ def _matmul(shapes, output, grads):
 
 
 def _conv_flops(x: Shape, weight: Shape, output: Shape) -> int:
-    """Each output value is a product with one filter: 2 x output x (channels of a group x filter). Of a transposed one the same with
-    the roles of input and output swapped."""
+    """Each output is a product with one filter: 2 x output x (channels of a group x filter); transposed, with the roles swapped."""
     transposed = x[1] == weight[0] and (output[1] != weight[0] or prod(output) > prod(x))
     if not len(x) == len(weight) == len(output) or not (transposed or output[1] == weight[0]):
         raise ValueError

@@ -144,8 +144,7 @@ class _Window:
 
 
 def used_devices(trace: Trace) -> list[str]:
-    """The names of the GPUs that worked, "?" for one that the trace does not name; without any the first that it names.
-    A trace lists all GPUs of the machine, of which a process often uses one."""
+    """The names of the GPUs that worked, "?" for an unnamed one; without any the first: a trace lists all GPUs of the machine."""
     used = devices_of(trace, trace.gpu)
     names = [trace.devices[i] if 0 <= i < len(trace.devices) else "?" for i in used]
     return names or trace.devices[:1]

@@ -41,8 +41,7 @@ MOST_DIGITS = 30  # 100 times two numbers may be one
 
 
 def told_apart(value: float, limit: float, kind: str, digits: int) -> tuple[str, str]:
-    """A number and the limit that it misses, with as many digits, `digits` or more, as show that it does. kind: of a format, "%"
-    or "g". The limit has no zeros at its end."""
+    """A number and the limit it misses, in as many digits (`digits` or more) as show it. kind: "%" or "g"."""
     while f"{value:,.{digits}{kind}}" == f"{limit:,.{digits}{kind}}" and value != limit and digits < MOST_DIGITS:
         digits += 1
     shown = f"{limit:,.{digits}{kind}}"

@@ -1,5 +1,4 @@
-"""Loops with one planted trouble each, for the lab in which it has to be named: those of the recorded traces on a GPU, small
-ones on a CPU. What is planted where is drawn by `grader.kinds.mystery`."""
+"""Loops with one planted trouble each, drawn by `grader.kinds.mystery`: those of the recorded traces on a GPU, small on a CPU."""
 
 import time
 from collections.abc import Iterator

@@ -135,9 +135,8 @@ def make_job(
 
 
 class Look:
-    """Makes one number of the answers to a request, which each of them has a part in: their sum with signs that are drawn when
-    the answers are there, scaled so that one wrong answer changes it by about 1 (a text's by 3) and rounding in 16 bits by much
-    less."""
+    """Makes one number of the answers to a request: their sum with signs that are drawn when the answers are there, scaled so that
+    one wrong answer changes it by about 1 (a text's by 3) and rounding in 16 bits by much less."""
 
     def __init__(self, seed: int, device: torch.device, *, lengths: Sequence[int], texts: int, images: int, **_: Any):
         self.seed, self.device = seed, device

@@ -58,8 +58,7 @@ def normalised(pixels: torch.Tensor) -> torch.Tensor:
 
 
 class InMemory(Dataset):
-    """Tiles that were stored as float32 once, and lie in memory. images: (count, bands, size, size) float32, each value
-    byte / 64 - 1.5; labels: (count,) int64. An item is (image, label)."""
+    """Tiles once stored as float32, in memory. images: (count, bands, size, size), byte / 64 - 1.5; labels: (count,) int64."""
 
     def __init__(self, count: int, bands: int, size: int):
         self.images = torch.empty(count, bands, size, size)

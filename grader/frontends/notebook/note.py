@@ -1,6 +1,4 @@
-"""What a notebook shows: a note or a report, as HTML with the same as plain text beside it.
-
-Each call has one output, which is written over, without widgets: an executed notebook holds the answer, not the remains of a bar."""
+"""What a notebook shows, as HTML and as plain text: one output a call, which is written over without widgets, so no bar remains."""
 
 import sys
 import time

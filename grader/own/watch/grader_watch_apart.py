@@ -84,8 +84,7 @@ class Apart:
 
 
 def held_up_s() -> float:
-    """Seconds so far in which this thread could have run, but other programs had the processor; 0 where the kernel does not tell.
-    Source: https://docs.kernel.org/scheduler/sched-stats.html"""
+    """Seconds in which other programs kept this thread waiting, or 0: https://docs.kernel.org/scheduler/sched-stats.html"""
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat", "rb") as file:
         return int(file.read().split()[1]) / 1e9
     return 0.0

@@ -31,12 +31,12 @@ def install(watch) -> None:
     _patch(torch.amp.GradScaler, "step", _then(lambda *_: watch.scaler_done()))
     _patch(torch, "save", _checkpoint(watch))
     _patch(torch.nn.Module, "train", _evaluation(watch))
-    _patch(torch.autograd.profiler.profile, "_prepare_trace", _give_way(watch))
+    _patch(torch.autograd.profiler.profile, "_prepare_trace", _first(watch.profiler_wanted))  # ours gives way
     _patch(loading._BaseDataLoaderIter, "__next__", _data_wait(watch))
     if watch.options.step:
         _follow(watch, watch.options.step)
     atexit.register(watch.at_exit)
-    _patch(os, "_exit", _first(watch.at_once))
+    _patch(os, "_exit", _first(lambda *_: watch.at_once()))
 
 
 def _see_optimizers(watch) -> None:
@@ -102,9 +102,11 @@ def _then(seen):
 
 
 def _first(seen):
+    """As `_then`, but before the function, and where it is compiled too."""
+
     def wrap(original):
         def call(*args, **kwargs):
-            seen()
+            seen(*args[:1])
             return original(*args, **kwargs)
 
         return call
@@ -188,19 +190,6 @@ def _evaluation(watch):
                 switching = False
 
         return train
-
-    return wrap
-
-
-def _give_way(watch):
-    """The profiler is the job's: where it wants one, ours ends."""
-
-    def wrap(original):
-        def prepare(profile, *args, **kwargs):
-            watch.profiler_wanted(profile)
-            return original(profile, *args, **kwargs)
-
-        return prepare
 
     return wrap
 

@@ -25,8 +25,7 @@ backward_runs_in = getattr(torch._C, "_current_graph_task_id", lambda: -1)  # th
 
 
 def never_compiled(code, below: bool = False) -> None:
-    """By torch.compile, where a job calls it between two compiled parts; nor what it calls `below`. As torch._dynamo's own
-    skip_code, whose import takes seconds."""
+    """By torch.compile; nor what it calls `below`. As torch._dynamo's own skip_code, whose import takes seconds."""
     frames = torch._C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):  # since PyTorch 2.7
         kinds = frames._FrameAction
@@ -204,8 +203,7 @@ class Losses:
 
 
 class Collections:
-    """Marks each collection of Python's garbage in a recording, where PyTorch's profiler has them only beside stacks. The mark
-    is made in C: a collection can begin at any line of anybody's Python."""
+    """Marks collections of garbage, which PyTorch records beside stacks only; in C, for one can begin at any line of Python."""
 
     def __init__(self) -> None:
         self.mark = None
