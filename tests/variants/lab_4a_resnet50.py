@@ -104,12 +104,12 @@ KEPT_BY_THE_HOST: Edits = [
 _BY_THE_CPU = ('    if device.type == "cuda":\n        try:', "    if not device.type:\n        try:")
 _BLOCKY: Edits = [
     _BY_THE_CPU,
-    ("lambda file: decode_jpeg(file, ImageReadMode.RGB)", "blocky"),
+    ('lambda file: decode_jpeg(file, mode="RGB")', "blocky"),
     (
         "def load(",
         '''def blocky(file):
     """As decoders do that repeat each pixel of colour, which JPEG stores at half the resolution, in place of interpolating."""
-    red, green, blue = decode_jpeg(file, ImageReadMode.RGB).float()
+    red, green, blue = decode_jpeg(file, mode="RGB").float()
     grey = 0.299 * red + 0.587 * green + 0.114 * blue
     colour = F.avg_pool2d(torch.stack([red - grey, blue - grey])[None], 2, ceil_mode=True)
     red, blue = F.interpolate(colour, scale_factor=2)[0, :, : red.shape[0], : red.shape[1]] + grey
