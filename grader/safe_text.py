@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any
 
 WHOLE = 3_000  # characters: honest text is shorter and shown whole; a flood is cut, and the cut is said
+LONG = 100_000  # of what may list a whole class
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movements
@@ -152,8 +153,8 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def tell(text: str) -> None:
-    """Print on standard error, at once."""
-    print(text, file=sys.stderr, flush=True)
+    """Print on standard error, at once, what a terminal only shows: names of files and texts of errors stand in it."""
+    print(clean(text, LONG), file=sys.stderr, flush=True)
 
 
 def to_html(value: Any, limit: int = WHOLE, tail: bool = False) -> str:

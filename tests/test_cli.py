@@ -319,6 +319,14 @@ def test_a_name_that_is_no_utf_8_is_said_whole(command):
     assert done.returncode == 2 and re.search("no[\ufffd?]where", done.stderr) and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("command", [["diagnose"], ["grade", "2a"], ["class", "collect"], ["class", "labs"]])
+def test_a_name_cannot_command_the_terminal(command, capsys):
+    """It may come out of an archive: colours, the window's title, a line that reads otherwise than it is."""
+    assert cli.main([*command, "no\x1b[2J\x1b]0;title\x07\u202ewhere.zip"]) == 2
+    said = capsys.readouterr().err
+    assert "nowhere.zip" in said and not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", said)
+
+
 def test_a_file_in_a_folder_s_place_is_said_with_what_to_do(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")

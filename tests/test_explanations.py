@@ -12,8 +12,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_raw_cell
 from nbgrader.api import Gradebook
 from scripts import nbgrader
 
-from grader.classroom import summary
-from grader.classroom.cells import places
+from grader.classroom import cells, summary
+from grader.classroom.cells import BESIDE, as_released, places, text_of
 from grader.classroom.submissions import read_class
 from grader.submission import MOST_CELLS
 from tests import odd_class
@@ -218,6 +218,17 @@ def another_release(nb) -> None:
         if each["cell_type"] == "markdown" and each["id"] not in ("title", "sizes"):
             first, _, rest = odd_class.text(each).partition("\n")
             each["source"] = f"{first}\n\nAs we said it last term. {rest[:40]}"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("text", ['<a href="https://google.com/' * 400_000, "ab " * 20_000_000])
+def test_a_text_without_an_end_holds_no_class_up(text):
+    """The first took half an hour, the second half a minute and 2 GB."""
+    released = json.loads((REPOSITORY / "labs" / NAME / f"{NAME}.ipynb").read_text(encoding="utf-8"))
+    theirs = {"cells": [{"cell_type": "markdown", "source": text}]}
+    assert cells.explanation(theirs, released) == BESIDE
+    assert not as_released(json.dumps(theirs).encode(), NAME)
+    assert places(theirs["cells"], {cell["id"]: str(text_of(cell)) for cell in released["cells"]}) == {}
 
 
 @pytest.mark.parametrize("lab", [odd_class.LAB, NAME])

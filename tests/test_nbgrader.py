@@ -5,6 +5,7 @@ import copy
 import csv
 import http.server
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -182,7 +183,17 @@ def test_tampering(course):
     assert points["throughput"] == LAB.throughput.points
 
 
+NO_FILES = {  # what may lie at a notebook's place, and what is said of it
+    "ida": (os.mkfifo, "is not a plain file"),  # to open one waits until something writes to it
+    "ivy": (Path.mkdir, "Is a directory"),
+    "jay": (lambda path: path.symlink_to(path), "Too many levels of symbolic links"),
+    "joe": (lambda path: path.symlink_to("nowhere"), "a link to another file"),
+    "kim": (lambda path: path.symlink_to("/dev/zero"), "a link to another file"),
+}
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_what_cannot_be_graded_is_said_in_a_line(tmp_path):
     """Among two hundred students a traceback for each hides what is to be done. What cannot be read gets no points and the
     reason, as by `grader class`; only who could still be measured is left out."""
@@ -212,6 +223,10 @@ def test_what_cannot_be_graded_is_said_in_a_line(tmp_path):
         folder = tmp_path / "submitted" / student / NAME
         folder.mkdir(parents=True)
         (folder / f"{NAME}.ipynb").write_bytes(text if isinstance(text, bytes) else text.encode())
+    for student, (make, why) in NO_FILES.items():
+        (tmp_path / "submitted" / student / NAME).mkdir(parents=True)
+        make(tmp_path / "submitted" / student / NAME / f"{NAME}.ipynb")
+        unreadable[student] = "", why
     command = [sys.executable, "-m", "nbgrader", "autograde", NAME, "--MeasuredGrade.only_measured=True"]
     done = subprocess.run(command, cwd=tmp_path, env=scripts.environment(), capture_output=True, text=True)
     assert done.returncode == 1
@@ -427,8 +442,7 @@ def test_many_cells_hold_nobody_up(cells, tmp_path):
             }
         )
     )
-    with open(path, encoding="utf-8") as file:
-        text, _ = SubmittedNotebook().from_file(file)
+    text, _ = SubmittedNotebook().from_filename(str(path))
     nb = nbformat.reads(text, as_version=4)
     assert len(nb.cells) <= 2000 and sum(min(len(cell.source), 20_000) for cell in nb.cells) < 600_000
 

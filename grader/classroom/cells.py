@@ -21,6 +21,7 @@ NO_PYTHON = 3  # and one that is no Python from so many
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\s\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 # what Colab puts above a notebook, and Deepnote below: a link to themselves, and nothing else
 _BADGE = re.compile(r"<a\b[^>]*\bhref=[\"']https://([\w-]+\.)*(google|deepnote|kaggle)\.com[/?].*</a>", re.DOTALL)
+LONGEST_BADGE = 4000  # characters: on a text of many links that pattern takes a time that goes with the square of its length
 BESIDE = "beside its cell"  # see `explanation`
 
 
@@ -47,6 +48,7 @@ def places(cells: Sequence[Any], known: Mapping[str, str]) -> dict[str, int]:
     """Name -> index of the cells whose names and released texts are `known`. Of several copies the last one that was changed.
     A cell that was written anew in its place, without any of the old, is none."""
     cells = cells[:MOST_CELLS]  # with more nobody takes it, and each name may be looked for in all of them
+    texts = [_plain(cell) for cell in cells]  # once: some are as long as a notebook may be
     found: dict[str, int] = {}
     for index, cell in enumerate(cells):
         name = grade_id(cell)
@@ -57,16 +59,15 @@ def places(cells: Sequence[Any], known: Mapping[str, str]) -> dict[str, int]:
         if isinstance(name, str) and name in known and index not in found.values():
             found.setdefault(name, index)
     for name in known.keys() - found.keys():
-        alike = [i for i, cell in enumerate(cells) if i not in found.values() and _alike(cell, known[name])]
-        changed = [i for i in alike if _plain(cells[i]) != _words(known[name])]
+        alike = [i for i, cell in enumerate(cells) if i not in found.values() and _alike(cell, texts[i], known[name])]
+        changed = [i for i in alike if texts[i] != _words(known[name])]
         if alike:
             found[name] = (changed or alike)[-1]
     return found
 
 
-def _alike(cell: Any, released: str) -> bool:
+def _alike(cell: Any, text: str, released: str) -> bool:
     """Whether a cell's text is the released one, or, of a text cell, begins with its first line (a heading)."""
-    text = _plain(cell)
     if not text or not released.strip():
         return False
     first = _words(released.strip().splitlines()[0])
@@ -75,8 +76,9 @@ def _alike(cell: Any, released: str) -> bool:
 
 
 def _plain(cell: Any) -> str:
+    """A cell's text, of a very long one the beginning: cut into words it takes twenty times the room."""
     text = text_of(cell) if isinstance(cell, dict) else None
-    return _words(text) if isinstance(text, str) else ""
+    return _words(text[:MAX_SOURCE]) if isinstance(text, str) else ""
 
 
 def _words(text: str) -> str:
@@ -95,10 +97,15 @@ def by_hand(released: Sequence[Any]) -> dict[str, str]:
 def written(cells: Sequence[Any], released: Sequence[Any]) -> list[str]:
     """The texts that a student added or changed, wherever they stand, without white space."""
     known = {_plain(cell) for cell in released}
-    code = sum(len(_plain(cell)) for cell in cells if _is_code(cell))
+    sources = (text_of(cell) for cell in cells if _is_code(cell))
+    code = sum(len(source) for source in sources if isinstance(source, str))
     looked_at = [cell for cell in cells if code <= MAX_SOURCE or not _is_code(cell)]  # more should nobody parse
     texts = [_plain(cell) for cell in looked_at if _is_text(cell)]
-    return [text for text in texts if text and text not in known and not _BADGE.fullmatch(text)]
+    return [text for text in texts if text and text not in known and not _is_badge(text)]
+
+
+def _is_badge(text: str) -> bool:
+    return len(text) <= LONGEST_BADGE and bool(_BADGE.fullmatch(text))
 
 
 def _is_code(cell: Any) -> bool:
@@ -185,7 +192,7 @@ def as_released(data: bytes, lab: str) -> bool:
         released = json.loads((paths.course() / "labs" / lab / f"{lab}.ipynb").read_text(encoding="utf-8"))
         cells = parsed(data)["cells"]
         known = {"", *(_plain(cell) for cell in released["cells"])}
-        return all((text := _plain(cell)) in known or _BADGE.fullmatch(text) for cell in cells)
+        return all((text := _plain(cell)) in known or _is_badge(text) for cell in cells)
     return False
 
 

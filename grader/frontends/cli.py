@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 
 from grader.errors import UserError, not_installed
+from grader.safe_text import tell
 
 BEGIN = (
     "Begin with `grader course FOLDER` for the lessons and labs, or with `grader run -- COMMAND` for a job of your own."
@@ -81,13 +82,13 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()  # here, where it is known what to do about a reader who has gone
         return status
     except UserError as error:
-        print(f"grader: {error}", file=sys.stderr)
+        tell(f"grader: {error}")
         return 2
     except ModuleNotFoundError as error:
         name = error.name or "grader"
         if name.partition(".")[0] == "grader":
             raise  # no package is missing: a bug
-        print(f"grader: {not_installed(name)}", file=sys.stderr)
+        tell(f"grader: {not_installed(name)}")
         return 1
     except KeyboardInterrupt:
         kept = getattr(options, "kept", "nothing unfinished was kept")
@@ -100,10 +101,10 @@ def main(arguments: list[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         advice = ADVICE.get(error.errno or 0, "")
         what = error.strerror or str(error) or type(error).__name__
-        print(f"grader: {where}{what}{advice and f'. {advice}'}", file=sys.stderr)
+        tell(f"grader: {where}{what}{advice and f'. {advice}'}")
         return 2
     except RuntimeError as error:
-        print(f"grader: {error}", file=sys.stderr)
+        tell(f"grader: {error}")
         return 1
 
 

@@ -201,13 +201,15 @@ class SubmittedNotebook(NotebookExporter):
 
     What cannot be read becomes a notebook of the cells that can, without points, and the reason: nbgrader would stop with a traceback."""
 
-    def from_file(self, file_stream: Any, resources: Any = None, **options: Any) -> tuple[Any, dict[str, Any]]:
+    def from_filename(self, filename: str, resources: Any = None, **options: Any) -> tuple[Any, dict[str, Any]]:
         if not getattr(self.parent, "_sanitizing", True):  # what nbgrader has written itself, a step before
-            return super().from_file(file_stream, resources=resources, **options)
-        try:
-            nb = _as_handed_in(load_notebook(file_stream.name))
+            return super().from_filename(filename, resources=resources, **options)
+        try:  # never opened here: a pipe would be waited for without an end
+            nb = _as_handed_in(load_notebook(filename))
         except UserError as error:
-            nb = new_notebook(metadata={UNREADABLE: str(error).replace(file_stream.name, "The file")})
+            nb = new_notebook(metadata={UNREADABLE: str(error).replace(filename, "The file")})
+        path = Path(filename)
+        resources = {**(resources or {}), "metadata": {"name": path.stem, "path": str(path.parent)}}
         return self.from_notebook_node(nb, resources=resources, **options)
 
 
