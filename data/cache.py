@@ -3,7 +3,7 @@
 import contextlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import platformdirs
@@ -35,6 +35,19 @@ def make_dir(folder: Path) -> Path:
         folder.mkdir(exist_ok=True)
         folder.chmod(0o755)
     return folder
+
+
+def lost(files: Iterable[Path], least: int = 1) -> list[Path]:
+    """Those that are not there, or have fewer bytes than `least`. Cleaners of caches take some, and a crash can leave others empty:
+    a loop that reads one fails, and would be blamed."""
+    return [path for path in files if _size(path) < least]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 @contextlib.contextmanager

@@ -89,7 +89,7 @@ def make_images(
 
     An image depends on (seed, index) and the builds of numpy and Pillow only. Files that are there are kept, so an
     interrupted call is taken up where it stopped, and several processes may make the same set at once.
-    `manifest.json`, written last, marks a complete set: then this returns at once. part: this process is one of several
+    `manifest.json`, written last, marks a complete set: then only files that were lost are made again. part: this process is one of several
     that make the set together, and begins with every so-manieth image; only the first of them marks it. Large sets are
     made so: see `_helpers`. Raises UserError where `dest` holds something else or cannot be written.
     """
@@ -101,7 +101,9 @@ def make_images(
     manifest = {"version": VERSION, "seed": seed, "count": count, "classes": CLASSES}
     try:
         if _is_complete(dest, manifest):
-            return dest
+            if not (lost := cache.lost(dest / name for name in _names(count))):
+                return dest
+            _open_again(dest, manifest, lost)
         mark = _claim(dest, manifest)
         for split in ("train", "val"):
             for name in CLASSES:
@@ -288,9 +290,20 @@ def _is_complete(dest: Path, manifest: dict) -> bool:
     return False
 
 
+def _open_again(dest: Path, manifest: dict, lost: list[Path]) -> None:
+    """Make a complete set one that is being filled."""
+    _mark(dest, manifest).touch()
+    for path in (*lost, dest / "manifest.json"):
+        path.unlink(missing_ok=True)
+
+
+def _mark(dest: Path, manifest: dict) -> Path:
+    return dest / f".unfinished-version{VERSION}-seed{manifest['seed']}-count{manifest['count']}"
+
+
 def _claim(dest: Path, manifest: dict) -> Path:
     """Mark `dest` as being filled with this set, or raise UserError where it already holds something else."""
-    mark = dest / f".unfinished-version{VERSION}-seed{manifest['seed']}-count{manifest['count']}"
+    mark = _mark(dest, manifest)
     if dest.exists() and not dest.is_dir():
         raise _taken(dest)
     entries = [] if not dest.exists() else [path for path in dest.iterdir() if not path.name.endswith(cache.TEMPORARY)]

@@ -40,7 +40,7 @@ def corpus() -> np.ndarray:
 def make_corpus() -> Path:
     """The corpus's file in the cache, made where it is missing. Raises UserError like `corpus`."""
     path = cache.cache_dir() / f"stdlib-{sys.implementation.name}-{platform.python_version()}.bin"
-    if not path.exists():
+    if cache.lost([path], HELD_OUT * CHUNK):
         text = b"".join(file.read_bytes() for file in source_files())[:CAP]
         if len(text) < HELD_OUT * CHUNK:
             raise UserError(

@@ -60,7 +60,7 @@ def make_database(size: int, count: int = DATABASE_COUNT, dest: Path | None = No
             database.commit()
             database.close()
 
-    return _made(dest, {"version": VERSION, "size": size, "count": count}, make)
+    return _made(dest, {"version": VERSION, "size": size, "count": count}, make, [path], 3 * size * size * count)
 
 
 def make_files(count: int = FILES, dest: Path | None = None) -> Path:
@@ -75,20 +75,24 @@ def make_files(count: int = FILES, dest: Path | None = None) -> Path:
                 with cache.whole_file(path) as temporary:
                     temporary.write_bytes(draw(index, 3, FILE_SIZE).tobytes())
 
-    return _made(dest, {"version": VERSION, "size": FILE_SIZE, "count": count}, make)
+    files = [dest / name for name in file_names(count)]
+    return _made(dest, {"version": VERSION, "size": FILE_SIZE, "count": count}, make, files, 3 * FILE_SIZE * FILE_SIZE)
 
 
 def file_names(count: int) -> list[str]:
     return [f"{index // 200:03d}/{index:06d}.rgb" for index in range(count)]
 
 
-def _made(dest: Path, manifest: dict, make: Callable[[], None]) -> Path:
-    """`dest`, filled by `make` unless its manifest says that it is. The manifest is written last."""
+def _made(dest: Path, manifest: dict, make: Callable[[], None], files: list[Path], least: int) -> Path:
+    """`dest`, filled by `make` unless its manifest, which is written last, says that it is, and its files have `least` bytes or more."""
     dest = Path(dest).absolute()
     marker = dest / "manifest.json"
     try:
         if marker.exists() and json.loads(marker.read_text()) == manifest:
-            return dest
+            if not (lost := cache.lost(files, least)):
+                return dest
+            for path in lost:
+                path.unlink(missing_ok=True)
         cache.make_dir(dest)
         make()
         with cache.whole_file(marker) as temporary:

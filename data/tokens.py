@@ -64,7 +64,7 @@ def make_tokens(vocabulary: int = GPT2_VOCABULARY, count: int = 0, folder: Path 
     least, see `repeated`. Raises UserError like `text.corpus`, and where the files cannot be written."""
     made_for = f"{vocabulary}-{count}-{sys.implementation.name}-{platform.python_version()}"
     folder = folder or cache.cache_dir() / f"tokens-{made_for}"
-    if all((folder / name).exists() for name in (TRAIN, HELD_OUT)):
+    if not cache.lost([folder / TRAIN], max(1, 2 * count)) and not cache.lost([folder / HELD_OUT]):
         return folder
     train, held_out = (part.tobytes() for part in text.split(text.corpus()))
     pieces = vocabulary_of(train, vocabulary)

@@ -13,6 +13,9 @@ class JobError(Exception):
     """The file with a job of one's own is at fault, and neither loop (see `grader.own.job`). The message is a whole sentence."""
 
 
+# What comes of a file that holds other things than it should; the last of a number of 400 digits
+DAMAGED = (KeyError, TypeError, ValueError, OverflowError)
+
 # What the small install leaves out (pyproject.toml), by the extra that brings it; everything else is in "course".
 _EXTRAS = {
     "torch": {"torch", "torchvision"},

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from grader.data import cache, images, real, text
+from grader.data import cache, images, pictures, real, text, tiles, tokens
 from grader.errors import UserError
 
 
@@ -107,6 +107,33 @@ def test_two_at_once_do_not_harm_one_another(whole_set, tmp_path):
 def test_a_complete_set_is_returned_at_once(whole_set, monkeypatch):
     monkeypatch.setattr(images, "draw", lambda *_: pytest.fail("made again"))
     assert images.make_images(whole_set, count=120) == whole_set
+
+
+DATA_SETS = {
+    "images": lambda dest: images.make_images(dest, count=20, progress=False),
+    "pictures": lambda dest: pictures.make_pictures(8, dest, dest.parent / "images", count=20),
+    "tiles": lambda dest: tiles.make_database(8, 5, dest),
+    "tile files": lambda dest: tiles.make_files(5, dest),
+    "tokens": lambda dest: tokens.make_tokens(300, 1000, dest),
+    "text": lambda dest: text.make_corpus().parent,
+}
+
+
+@pytest.mark.parametrize("kind", DATA_SETS)
+@pytest.mark.parametrize("what", ["gone", "empty"])
+def test_what_a_data_set_lost_is_made_again(kind, what, tmp_path):
+    """Whoever cleans a cache takes what is old, and honest loops would fail at it. The list of what is there stays."""
+    made = DATA_SETS[kind](tmp_path / "set")
+    before = contents(made)
+    for name in before:
+        if not name.endswith("manifest.json"):
+            (made / name).unlink()
+            (made / name).write_bytes(b"") if what == "empty" else None
+    assert DATA_SETS[kind](tmp_path / "set") == made
+    after = contents(made)
+    assert after.keys() == before.keys()
+    same = {name for name in before if not name.endswith(".sqlite")}  # its bytes hold when it was made
+    assert all(after[name] == before[name] for name in same) and all(after.values())
 
 
 def test_default_folder_is_in_the_cache(tmp_path):

@@ -1,5 +1,8 @@
 """After a kernel's restart, with Validate, and from one check to the next: what a lab's notebook says."""
 
+import json
+from dataclasses import asdict
+
 import pytest
 from nbformat.v4 import new_code_cell, new_output
 from nbgrader.utils import determine_grade
@@ -76,7 +79,12 @@ def test_a_restarted_kernel_takes_the_saved_report(lab, capsys):
     assert lab.grade("throughput") == 40 and "2026-11-28" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("damaged", ["", "[]", "{}", '{"lab": "2a_workers", "checks": []}', "[" * 9999])
+HUGE = result(40, NAME).to_dict() | {"checks": [asdict(result(40).checks[0]) | {"points": 10**400}]}
+
+
+@pytest.mark.parametrize(
+    "damaged", ["", "[]", "{}", '{"lab": "2a_workers", "checks": []}', "[" * 9999, json.dumps(HUGE)]
+)
 def test_a_report_that_is_none_is_not_taken(lab, tmp_path, damaged, capsys):
     (tmp_path / f"report-{NAME}.json").write_text(damaged)
     assert lab.grade("throughput") == 0 and "Run lab.check() first" in capsys.readouterr().out

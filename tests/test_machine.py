@@ -112,6 +112,20 @@ def test_a_form_that_was_never_measured_is_taken_only_if_it_is_asked_for(small_g
         lab.sized("tiny")
 
 
+@pytest.mark.parametrize(
+    "entry", ["[]", '"x"', '{"KEY": 5}', '{"KEY": {"gain": HUGE, "date": 1, "starter_ms": HUGE}}', "[" * 9999]
+)
+def test_a_calibration_that_cannot_be_read_is_none_and_can_be_made_again(entry, tmp_path, monkeypatch):
+    lab, path = labs.get("3a_precision"), tmp_path / "calibration.json"
+    monkeypatch.setattr(calibration, "own_file", lambda: path)
+    monkeypatch.setattr(machine, "gpu_name", lambda: "a GPU")
+    entry = entry.replace("KEY", machine.key("cuda")).replace("HUGE", "1" * 400)
+    path.write_text(f'{{"3a_precision cuda": {entry}}}')
+    assert calibration.reference_gain(lab, "cuda")[0] is None and calibration.starter_s(lab, "cuda") is None
+    calibration.store_gain(lab, "cuda", {"gain": 5.0, "date": "today"}, path)
+    assert calibration.reference_gain(lab, "cuda")[0] == 5.0
+
+
 def test_what_is_calibrated_of_one_form_says_nothing_of_another(tmp_path, monkeypatch):
     monkeypatch.setattr(calibration, "own_file", lambda: tmp_path / "calibration.json")
     monkeypatch.setattr(machine, "gpu_name", lambda: "a GPU")

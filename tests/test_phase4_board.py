@@ -170,6 +170,13 @@ def test_a_file_that_was_damaged_by_hand(damage):
     assert "3a_precision" in board.text(rows) and "</html>" in board.page(rows) and board.as_csv(rows).count("\n") >= 3
 
 
+def test_a_number_of_any_length_stops_no_board():
+    rows = attempts(
+        {name: 10**400 for name in ("points", "gain", "gain_certain", "rate")} | {"lab": "3a_precision"}, {}
+    )
+    assert rows[0]["points"] is None and "3a_precision" in board.text(rows) and board.page(rows) and board.as_csv(rows)
+
+
 def test_files_that_hold_no_attempts(tmp_path):
     for text in ("", "[", "{}", '["x"]', '[{"lab": "gone"}]', "[" * 100_000):
         kept.file_of(tmp_path, "3a_precision").write_text(text)

@@ -247,6 +247,27 @@ def test_who_may_come_in(running, tmp_path):
         assert b"{" not in plain.recv(1000)
 
 
+def test_who_shows_no_key_keeps_nobody_out(running):
+    """Anybody can open connections, and a process has only so many."""
+    with contextlib.ExitStack() as stack:
+        idle = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", running.door), timeout=600))
+            for _ in range(gateway.MAX_STRANGERS + 40)
+        ]
+        assert "There is no such lab" in running.send(request(lab="9z"))["error"]
+        for each in idle:
+            each.setblocking(False)
+        assert eventually(lambda: all(map(closed, idle[:40])), 600)
+        assert not closed(idle[-1])
+
+
+def closed(connection: socket.socket) -> bool:
+    """Whether the other side has closed it."""
+    with contextlib.suppress(BlockingIOError):
+        return not connection.recv(1)
+    return False
+
+
 def test_a_user_s_key_opens_nothing_but_the_door(running):
     """Whoever may speak to the scheduler can run any code: no user may."""
     key, own = str(running.key("ann")), str(running.keys / "door-ca.pem")

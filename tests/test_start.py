@@ -179,7 +179,18 @@ def test_one_display_reads_each_lab_s_grades_once(monkeypatch, repository):
     assert bundle["text/html"].count("<style>") == 1 and bundle["text/html"].count('class="course-row"') > 60
 
 
-@pytest.mark.parametrize("damaged", ["", "[]", "null", '{"score": "x"}', '{"score": null, "max_score": 1}', "[" * 9999])
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        "",
+        "[]",
+        "null",
+        '{"score": "x"}',
+        '{"score": null, "max_score": 1}',
+        f'{{"score": {10**400}, "max_score": 1}}',
+        "[" * 9999,
+    ],
+)
 def test_a_report_that_cannot_be_read_is_none(learner, damaged):
     outline.start("2a_workers").with_name("report-2a_workers.json").write_text(damaged)
     assert "; begun" in row("2a_workers")

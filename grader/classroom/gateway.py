@@ -30,6 +30,7 @@ from grader.submission import MAX_SOURCE, NAMED, Submission
 MAX_REQUEST = 6 * MAX_SOURCE + 4096  # bytes: JSON can take six for a character
 PATIENCE_S = 20.0  # for a request to come in, from the first byte on
 MAX_OPEN = 8  # connections of one user
+MAX_STRANGERS = 128  # connections that have shown no key yet: of those that a process may have open, a part
 PROGRESS = "grader-progress"  # the scheduler's topic
 FIELDS = {"lab", "source", "prediction", "quick"}
 
@@ -53,6 +54,7 @@ class Gateway:
     folder: Path  # the certificates
     device: str
     rules: Rules = field(default_factory=Rules)
+    _strangers: dict[asyncio.Task, None] = field(default_factory=dict)  # the oldest first
     _open: collections.Counter = field(default_factory=collections.Counter)
     _made: int = 0
     _busy: collections.Counter = field(default_factory=collections.Counter)
@@ -62,9 +64,30 @@ class Gateway:
     async def serve(self, host: str, port: int) -> asyncio.Server:
         self.client.subscribe_topic(PROGRESS, self._on_progress)
         context = keys.gateway_context(self.folder)
-        return await asyncio.start_server(
-            self._serve_one, host, port, ssl=context, limit=MAX_REQUEST, ssl_handshake_timeout=PATIENCE_S
-        )
+        return await asyncio.get_running_loop().create_server(lambda: _Arrival(self, context), host, port)
+
+    def arrived(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
+        """Ask for its key. Where too many are at the door, whoever has stood there longest goes: with a key it takes a moment."""
+        if len(self._strangers) >= MAX_STRANGERS:
+            next(iter(self._strangers)).cancel()
+        task = asyncio.ensure_future(self._shake_hands(transport, context))
+        self._strangers[task] = None
+        task.add_done_callback(self._strangers.pop)
+
+    async def _shake_hands(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(MAX_REQUEST, loop), self._serve_one, loop)
+        try:
+            encrypted = await loop.start_tls(
+                transport, protocol, context, server_side=True, ssl_handshake_timeout=PATIENCE_S
+            )
+        except OSError:  # it has gone, or has no key of ours
+            encrypted = None
+        except asyncio.CancelledError:
+            transport.abort()
+            raise
+        if encrypted:
+            protocol.connection_made(encrypted)
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         user = ""
@@ -162,6 +185,18 @@ class Gateway:
         progress = self._waiting.get(event[1].get("key", ""))
         if progress is not None and not progress.full():
             progress.put_nowait({"share": event[1]["share"], "what": event[1]["what"]})
+
+
+class _Arrival(asyncio.Protocol):
+    """A connection before anything of it is read."""
+
+    def __init__(self, gateway: Gateway, context: ssl.SSLContext) -> None:
+        self.gateway, self.context = gateway, context
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()  # the handshake reads it
+        self.gateway.arrived(transport, self.context)
 
 
 def read_request(line: bytes) -> Job:

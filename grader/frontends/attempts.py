@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -146,7 +147,7 @@ def usable(row: dict[str, Any]) -> Attempt:
 
     def number(name: str) -> float | None:
         value = row.get(name)
-        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+        good = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
         return float(value) if good else None  # type: ignore[arg-type]  # `good` says that it is a number
 
     gain, certain = plausible(number("gain")), plausible(number("gain_certain"))
@@ -182,7 +183,7 @@ def last_report(folder: Path, lab: str) -> Result | None:
     try:
         found = Result.from_dict(json.loads((folder / f"report-{lab}.json").read_text(encoding="utf-8")))
         return found if found.lab == lab and all(math.isfinite(check.points) for check in found.checks) else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return None
 
 

@@ -15,7 +15,7 @@ from IPython.display import display
 
 from grader import labs, machine
 from grader.course import outline
-from grader.errors import UserError
+from grader.errors import DAMAGED, UserError
 from grader.frontends import attempts, cli
 from grader.frontends.commands import doctor
 from grader.result import read_json
@@ -198,7 +198,7 @@ def grades_of(lab: outline.LabStop) -> Grades | None:
     report = read_json(lab.file.parent / f"report-{lab.name}.json")
     try:
         score, most, measured = (float(report[key]) for key in ("score", "max_score", "measured_max"))
-    except (ValueError, TypeError, KeyError):
+    except DAMAGED:
         return None
     quick = bool(report.get("quick"))
     grades = [(not quick, score)]

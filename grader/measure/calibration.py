@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from grader import machine
 from grader.data.cache import cache_dir
+from grader.errors import DAMAGED
 from grader.labs.lab import Form, Lab
 from grader.paths import DATA
 from grader.result import read_json, write_json
@@ -41,7 +42,7 @@ def reference_gain(lab: Lab, form: str) -> tuple[float | None, str]:
         try:
             entry = read_json(path)[_form(lab, form)][key]
             gain, date = float(entry["gain"]), str(entry["date"])
-        except (KeyError, TypeError, ValueError):
+        except DAMAGED:
             continue  # never measured, or damaged by hand
         if LEAST_GAIN <= gain < math.inf:
             return gain, f"{source}, {date}"
@@ -52,7 +53,7 @@ def starter_s(lab: Lab, form: str) -> float | None:
     """Seconds per step of the starter when this very machine was calibrated; None where it never was."""
     try:
         return float(read_json(own_file())[_form(lab, form)][_key(lab, form)]["starter_ms"]) / 1e3
-    except (KeyError, TypeError, ValueError):
+    except DAMAGED:
         return None
 
 
@@ -60,7 +61,8 @@ def store_gain(lab: Lab, form: str, entry: dict[str, Any], path: Path | None = N
     """Keep a measured gain: `entry` has at least "gain" and "date"."""
     path = path or own_file()
     table = read_json(path)
-    table.setdefault(_form(lab, form), {})[_key(lab, form)] = entry
+    of_form = table.get(_form(lab, form))
+    table[_form(lab, form)] = (of_form if isinstance(of_form, dict) else {}) | {_key(lab, form): entry}
     write_json(path, table)
     return path
 
