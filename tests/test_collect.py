@@ -5,9 +5,11 @@ import io
 import json
 import os
 import stat
+import struct
 import subprocess
 import sys
 import zipfile
+import zlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -518,6 +520,30 @@ def test_one_student_s_archive_ends_no_class(tmp_path, capsys):
     status, out, err = collect(tmp_path, archive, capsys=capsys)
     assert status == 1 and "is damaged" in err and "\n400 notebooks" not in out + err
     assert {path.name for path in (tmp_path / "submitted").iterdir() if path.is_dir()} >= {"B", "C", "D"}
+
+
+def alike(count: int, name: bytes, content: bytes) -> bytes:
+    """A ZIP file of so many entries that share one packed content."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    packed = packer.compress(content) + packer.flush()
+    sizes = zlib.crc32(content), len(packed), len(content), len(name)
+    local = struct.pack("<4s5H3I2H", b"PK\3\4", 20, 0, 8, 0, 33, *sizes, 0) + name + packed
+    entry = struct.pack("<4s6H3I5H2I", b"PK\1\2", 20, 20, 0, 8, 0, 33, *sizes, *[0] * 6) + name
+    end = struct.pack("<4s4H2IH", b"PK\5\6", 0, 0, count, count, count * len(entry), len(local), 0)
+    return local + count * entry + end
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [(b"x.ipynb", bytes(64 << 20)), (b"x.txt", bytes(64 << 20)), (b"x.zip", b"PK"), (b"x.ipynb", b"{}")],
+)
+def test_no_student_s_archive_holds_the_class_up_or_hides_the_others(tmp_path, capsys, name, content):
+    """Of 20,000 files of 64 MB, in an archive of 1 MB, the first bytes were looked at: each time all 64 MB were unpacked."""
+    where = "_assignsubmission_file_"
+    files = {f"A_1{where}/x.zip": alike(20_000, name, content), f"B_2{where}/{NAME}.ipynb": released()}
+    _, out, err = collect(tmp_path, made(tmp_path / "m.zip", files), capsys=capsys)
+    assert f"B/{NAME}: new" in out and "A_1" in err and len(err.splitlines()) < 20
 
 
 def test_a_name_is_no_formula_in_the_list_of_who_is_who(tmp_path, capsys):

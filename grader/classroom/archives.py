@@ -52,14 +52,14 @@ class Entry:
     when: datetime | None
     is_folder: bool
     is_link: bool
-    read: Callable[[], bytes]  # raises Unusable
+    read: Callable[..., bytes]  # all of it, or its first bytes: `read(8)`. Raises Unusable
 
 
-def is_archive(name: str, data: Callable[[], bytes] = bytes) -> bool:
-    """Whether a file is one by its name, or, called a notebook, by its content. Raises what `data` raises."""
+def is_archive(name: str, read: Callable[[int], bytes] = bytes) -> bool:
+    """Whether a file is one by its name, or, called a notebook, by its first bytes. Raises what `read` raises."""
     low = name.lower()
     magics = tuple(magic for magic, _ in (*_PACKED, *_OTHERS))
-    return low.endswith(ENDINGS) or (".ipynb" in low and data().startswith((_ZIP, *magics)))
+    return low.endswith(ENDINGS) or (".ipynb" in low and read(8).startswith((_ZIP, *magics)))
 
 
 def entries(file: IO[bytes], name: str, room: IO[bytes], spend: Callable[[int], object] = bool) -> list[Entry]:
@@ -184,10 +184,10 @@ def _when(info: zipfile.ZipInfo) -> datetime | None:
         return None
 
 
-def _read(opened: Callable[[], IO[bytes] | None]) -> bytes:
+def _read(opened: Callable[[], IO[bytes] | None], most: int = MAX_NOTEBOOK + 1) -> bytes:
     try:
         with opened() or io.BytesIO() as file:
-            data = file.read(MAX_NOTEBOOK + 1)
+            data = file.read(most)
     except NotImplementedError:
         raise Unusable("it is packed in a way that Python cannot unpack") from None
     except _BROKEN as error:

@@ -81,14 +81,22 @@ def opened(archive: Path) -> Iterator[list[Entry]]:
         yield found
 
 
-def _inside(each: Packed, read: dict[Person, int], depth: int = 1) -> Iterator[Packed | str]:
+@dataclass(frozen=True)
+class _Left:
+    """What is not taken of a person's files, and why."""
+
+    person: Person
+    why: str
+
+
+def _inside(each: Packed, read: dict[Person, int], depth: int = 1) -> Iterator[Packed | _Left]:
     """The files of an archive that a student handed in, and of those in it. read: bytes that were read of each person's files."""
     try:
         if depth > DEEPEST:
             raise Unusable(f"archives in archives, more than {DEEPEST} deep")
         found = entries(io.BytesIO(_counted(each, read)), each.file, io.BytesIO(), partial(_spend, each.person, read))
     except Unusable as error:
-        yield f"{each.path}: {error}"
+        yield _Left(each.person, f"{each.path}: {error}")
         return
     for entry in sorted(filter(is_file, found), key=lambda entry: entry.name):
         path = PurePosixPath(entry.name)
@@ -197,11 +205,16 @@ def _chosen(found: Sequence[Entry], archive: Path, lab: str, done: Collected) ->
     notebooks: dict[tuple[Person, str], list[_Found]] = defaultdict(list)
     others: dict[Person, list[str]] = defaultdict(list)  # what a person handed in beside notebooks
     unnamed: dict[Person, list[str]] = defaultdict(list)  # notebooks of no lab
+    older: dict[Person, list[str]] = defaultdict(list)
+    wrong: dict[Person, list[str]] = defaultdict(list)  # what is not taken, and why
     have: set[Person] = set()  # who handed in a notebook, be it usable or not
     read: dict[Person, int] = defaultdict(int)  # bytes
     for each in _all_files(found, read):
         if isinstance(each, str):
             done.left.append(each)
+            continue
+        if isinstance(each, _Left):
+            wrong[each.person].append(each.why)
             continue
         try:
             if not _is_notebook(each, read):
@@ -211,14 +224,16 @@ def _chosen(found: Sequence[Entry], archive: Path, lab: str, done: Collected) ->
             own, notebook = _lab_of(each, archive, lab, read)
             (notebooks[each.person, own].append(notebook) if own else unnamed[each.person].append(each.path))
         except Unusable as why:
-            done.left.append(f"{each.path}: {why}")
-    chosen = _best(notebooks, others, done)
+            wrong[each.person].append(f"{each.path}: {why}")
+    chosen = _best(notebooks, others, older)
     working = {person for person, _ in chosen}
     for person, paths in unnamed.items():
         if person in working:
             others[person] += paths
         else:
-            done.left += [f"{path}: it does not say which lab it is of, so give --lab" for path in paths]
+            wrong[person] += [f"{path}: it does not say which lab it is of, so give --lab" for path in paths]
+    for lines_of, to in ((older, done.older), (wrong, done.left)):
+        to.extend(line for person, lines in lines_of.items() for line in _few(lines, person))
     for person, paths in sorted(others.items()):
         if person in have:
             done.beside += _few(paths, person)
@@ -231,9 +246,11 @@ def _chosen(found: Sequence[Entry], archive: Path, lab: str, done: Collected) ->
 
 
 def _best(
-    notebooks: Mapping[tuple[Person, str], list[_Found]], others: dict[Person, list[str]], done: Collected
+    notebooks: Mapping[tuple[Person, str], list[_Found]],
+    others: dict[Person, list[str]],
+    older: dict[Person, list[str]],
 ) -> dict[tuple[Person, str], Packed]:
-    """Of each person and lab the one that counts; `others` gets what is nobody's work, and `done` what is older."""
+    """Of each person and lab the one that counts; `others` gets what is nobody's work, and `older` what is older than that."""
     best = {who: max(found, key=_Found.rank) for who, found in notebooks.items()}
     at_work = {person for (person, _), one in best.items() if one.worked}
     idle = {who for who, one in best.items() if one.file.inner and not one.worked and who[0] in at_work}
@@ -245,7 +262,7 @@ def _best(
             elif taken.named and not each.named:
                 others[who[0]].append(each.file.path)
             elif each.digest != taken.digest:
-                done.older.append(f"{each.file.path}: {taken.file.path} is newer")
+                older[who[0]].append(f"{each.file.path}: {taken.file.path} is newer")
     return {who: one.file for who, one in best.items() if who not in idle}
 
 
@@ -256,7 +273,7 @@ def _few(paths: list[str], person: Person) -> list[str]:
     return first[:MOST_NAMED] + more
 
 
-def _all_files(found: Sequence[Entry], read: dict[Person, int]) -> Iterator[Packed | str]:
+def _all_files(found: Sequence[Entry], read: dict[Person, int]) -> Iterator[Packed | _Left | str]:
     """Those of an archive, and of archives in it."""
     for each in packed(found):
         if isinstance(each, Packed) and _is_archive(each):

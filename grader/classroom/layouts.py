@@ -66,7 +66,7 @@ class Packed:
     file: str  # its own name
     when: datetime | None
     late: bool
-    read: Callable[[], bytes]  # raises Unusable
+    read: Callable[..., bytes]  # as `Entry.read`
     number: int = 0  # the file's, where its system counts them
     changed: datetime | None = None  # in a student's own archive, which was handed in as one
     inner: bool = False  # whether it lies in such an archive
