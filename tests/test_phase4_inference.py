@@ -142,8 +142,12 @@ def serve(job):
         child.start(1)
         child.run(3)
         child.run(2)
-        assert eventually(lambda: child.output().count("held:") == 5)
-    assert set(child.output().split()) == {"held:", *ahead}, child.output()
+        child.start_profiler()
+        child.profile(1, "trace.json")
+        assert eventually(lambda: child.output().count("held:") == 8)
+    held = child.output().replace("held:", "").split()
+    # what a step takes is read from its trace: there it must not have been done with the one before
+    assert set(held[:5]) == {*ahead} and set(held[5:]) == {"0"}, held
 
 
 @gpu

@@ -165,7 +165,7 @@ class Harness:
         self, seed: int, keep_initial: bool = False, mark: str = "", nudge: int = 0, keys: Sequence[int] = ()
     ) -> None:
         """Build the job from `seed` and call train(job). mark: a name for the beginning of each step. nudge: of the trusted arm, draws
-        the round-off in its first weights, 0 for none. keys: what the first requests are drawn from."""
+        the round-off in its first weights, 0 for none. keys: of a job that serves, what the first request is drawn from."""
         self.mark = mark
         if self.ranks > 1:
             _join_ranks(self.rank, self.ranks, self.device, self.home)
@@ -184,13 +184,16 @@ class Harness:
             self.comparison = comparison_of(self.model, groups, initial, nudged=bool(nudge))
         if self.serves:
             look = self.workload.Look(seed, self.device, **self.options)
-            self.service = Service(look, self.device.type, keys, lambda value: self.tell(value))
+            self.service = Service(look, keys, lambda value: self.tell(value))
             job.requests.key = self.service.handing_out()
         train = getattr(self.module, self.entry)
         self.loop = as_iterator(self.entry, train, train(self.job))
 
-    def run(self, steps: int) -> dict[str, Any]:
-        """Pull `steps` steps. The reply holds their losses, so all GPU work they depend on has finished by then."""
+    def run(self, steps: int, keys: Sequence[int] = ()) -> dict[str, Any]:
+        """Pull `steps` steps. The reply holds their losses, so all GPU work they depend on has finished by then. keys: of requests that
+        are given ahead."""
+        if self.service:
+            self.service.begin(keys)
         if self.limit and not self.steps and self.device.type == "cuda":
             # so that a loop that needs more is told so by torch; the parent looks by itself
             torch.cuda.set_per_process_memory_fraction(min(1.0, self.limit / total_memory(0)))
@@ -269,6 +272,8 @@ class Harness:
         if self.rank:
             return self.run(steps + 2)
         assert self.recorder is not None
+        if self.service:
+            self.service.begin(())
         read_losses = partial(read, device=self.device)
         losses = self.recorder.record(steps, self.home / "exchange" / file, self._step, read_losses)
         if self.service:

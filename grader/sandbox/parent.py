@@ -23,7 +23,7 @@ from grader.sandbox.fork_server import fork_server
 from grader.sandbox.freeze import Freezer
 from grader.sandbox.memory import Disk, Memory
 from grader.sandbox.processes import Processes
-from grader.sandbox.setting import Setting, requests_ahead
+from grader.sandbox.setting import Setting
 from grader.sandbox.wire import MAX_LOSS, Ending, Output, Told, Wire, losses_in
 from grader.sandbox.workspace import Workspace
 
@@ -158,8 +158,7 @@ class Child:
         2, ... for a trusted loop that trains from weights close to the job's, others for each number."""
         self._open_drive()
         self._seed = seed
-        # the first one may be looked at before it is asked for
-        keys = self._keys(0, 1 + requests_ahead(self.setting.device)) if self.setting.serves else {}
+        keys = self._keys(0, 1) if self.setting.serves else {}  # it may be looked at before it is asked for
         limit_s = self.setting.limits.load
         self._ask(limit_s, "start", None, seed=seed, keep_initial=keep_initial, mark=mark, nudge=nudge, **keys)
 
@@ -168,16 +167,17 @@ class Child:
         drawn = (hmac.digest(_REQUESTS_KEY, f"{self._seed} {n}".encode(), "sha256") for n in range(first, end))
         return {"keys": [int.from_bytes(digest[:8]) for digest in drawn]}
 
-    def _telling(self, steps: int, answers: list[Any]) -> Told | None:
-        """For a child that serves: what takes down its answers in `steps` steps, and gives it what a request is drawn from for each."""
+    def _telling(self, steps: int, answers: list[Any], ahead: int = 0) -> Told | None:
+        """For a child that serves: what takes down its answers in `steps` steps, and gives it what a request is drawn from for each, as
+        it has that of the next one and of those `ahead`."""
 
         # who finds more of them than one could answer them at once
         def told(answer: Any) -> dict[str, list[int]]:
             if len(answers) == steps:
                 raise ChildError("The grading process sent more answers than there were requests.", kind="wire")
             answers.append(answer)
-            last = self.steps + len(answers) + requests_ahead(self.setting.device)
-            return self._keys(last, last + 1)
+            last = self.steps + len(answers) + ahead
+            return self._keys(last, min(last, self.steps + steps) + 1)
 
         return told if self.setting.serves else None
 
@@ -192,8 +192,11 @@ class Child:
         if expected_s is not None:
             limit = max(limit, 20 * expected_s)
         answers = list[Any]()
+        # a GPU still works on an answer while the next request is sent; in a trace each request comes alone
+        ahead = int(self.setting.serves and self.setting.device != "cpu")
+        keys = self._keys(self.steps + 1, self.steps + 1 + ahead) if ahead else {}
         began = time.perf_counter()
-        reply = self._ask(limit, "run", self._telling(steps, answers), steps=steps)
+        reply = self._ask(limit, "run", self._telling(steps, answers, ahead), steps=steps, **keys)
         seconds = time.perf_counter() - began
         self.steps += steps
         losses = losses_in(reply, steps)

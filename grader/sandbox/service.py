@@ -11,18 +11,17 @@ import torch
 
 from grader.sandbox.contract import ContractError
 from grader.sandbox.reading import arrived, in_clean_thread, sent
-from grader.sandbox.setting import requests_ahead
 
 Tell = Callable[[float], dict[str, Any]]
 
 
 class Service:
-    """look: makes one number of a request's answers. keys: what the first requests are drawn from. tell: tells the parent a number,
+    """look: makes one number of a request's answers. keys: what the first request is drawn from. tell: tells the parent a number,
     and returns what that says."""
 
-    def __init__(self, look: Callable[[int, Any], torch.Tensor], device: str, keys: Sequence[int], tell: Tell) -> None:
-        self.look, self.device, self.keys, self.tell = look, device, [*keys], tell
-        self.answered = 0
+    def __init__(self, look: Callable[[int, Any], torch.Tensor], keys: Sequence[int], tell: Tell) -> None:
+        self.look, self.keys, self.tell = look, [*keys], tell
+        self.answered = self.ahead = 0
         self.taken: Any = multiprocessing.Value("q", 0, lock=False)  # in whichever way, by whichever process
         self.untold: deque[torch.Tensor] = deque()  # what answers are known by, until the parent is told
 
@@ -45,6 +44,11 @@ class Service:
                 )
             key = self.keys[min(n, self.answered)]
 
+    def begin(self, keys: Sequence[int]) -> None:
+        """A turn. keys: of the requests that are given ahead in it, each other one for an answer."""
+        self.keys += keys
+        self.ahead = len(keys)
+
     def answer(self, answers: Any, line: int | None) -> torch.Tensor:
         """What the answers to the next request are known by. line: where the loop yielded them. Raises ContractError where they
         cannot be its answers."""
@@ -57,11 +61,11 @@ class Service:
         except ValueError as error:
             raise ContractError(f"Request {self.answered}: {error}", line) from None
         self.untold.append(sent(look))
-        self.tell_all(but=requests_ahead(self.device))
+        self.tell_all(but=self.ahead)
         return look
 
     def tell_all(self, but: int = 0) -> None:
-        """Tell the parent of all answers but the last ones, and get a request for each."""
+        """Tell the parent of all answers but the last ones. It gives a request for each, until the turn has them all."""
         while len(self.untold) > but:
             value = self.untold.popleft()
             self.keys += self.tell(in_clean_thread(partial(arrived, value)))["keys"]

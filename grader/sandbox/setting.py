@@ -50,8 +50,3 @@ class Setting:
 def of_rank(file: str, rank: int) -> str:
     """The name under which a rank writes what the first one writes to `file`."""
     return f"{rank}-{file}" if rank else file
-
-
-def requests_ahead(device: str) -> int:
-    """How many requests a loop that serves holds beyond the next one: a GPU still works on an answer while the next request is sent."""
-    return 0 if device == "cpu" else 1
