@@ -237,3 +237,5 @@ def _side_by_side(
         step_s, steps = findings.race.step_s, plan.profile_steps
         findings.profiles = profile_each(*arms, setup, step_s, steps, progress, lab, plan.profile_starter)
         findings.timelines = findings.profiles.timelines
+    if findings.form.serves:  # what was answered in a trace is compared, too
+        findings.losses = Losses(list(starter_arm.losses), list(submission_arm.losses))

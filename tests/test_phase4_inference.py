@@ -507,13 +507,19 @@ def test_the_solution_answers_every_request():
 
 
 @pytest.mark.slow
-def test_answers_that_are_wrong_later_are_found():
-    """Right while the first requests are compared, and in the second hundred no longer."""
+@pytest.mark.parametrize(
+    "when",
+    [
+        "job.done > 30",  # right while the first requests are compared, and in the second hundred no longer
+        "torch.autograd._profiler_enabled()",  # whatever is cheap, for the trace
+    ],
+)
+def test_answers_that_are_wrong_later_are_found(when):
     served = "        yield scores, logits"
     source = variants.solution(NAME).replace(
         served,
-        "        job.done = getattr(job, 'done', 0) + 1\n        if job.done > 30:\n            logits = logits.roll(1, 0)\n"
-        + served,
+        "        job.done = getattr(job, 'done', 0) + 1\n"
+        f"        if {when}:\n            logits = logits.roll(1, 0)\n" + served,
     )
     result = grade(Submission(source), LAB, device="cpu", plan=SHORT)
     assert result.check("parity").status == FAIL and result.score == 0, said(result)

@@ -131,7 +131,8 @@ class Arm:
             if self.run(self._steps_of(CHUNK_S)) > SERVED_FROM_A_QUEUE * self.step_s:
                 break
         before = self._doing()
-        compiled = self.child.profile(steps, file)
+        losses, compiled = self.child.profile(steps, file)
+        self.losses += losses
         self.profiled = per_step([(before, self._doing())], steps + 2)
         return compiled
 

@@ -200,16 +200,19 @@ class Harness:
         losses = [self._step() for _ in range(steps)]
         if self.service:
             self.service.tell_all()
-        values = in_clean_thread(lambda: read(losses, self.device))
-        for i, value in enumerate(values):
+        values = self._finite(in_clean_thread(lambda: read(losses, self.device)))
+        return {"losses": values, "compiled": compiled_graphs()}
+
+    def _finite(self, losses: list[float]) -> list[float]:
+        """The losses of the last steps. Raises ContractError where one of them is no number."""
+        for step, value in enumerate(losses, self.steps - len(losses) + 1):
             if not math.isfinite(value):
-                step = self.steps - steps + i + 1
                 raise ContractError(
                     f"The answers to request {step} are not finite"
                     if self.serves
                     else f"Step {step} yielded the loss {value}, so training diverged or overflowed"
                 )
-        return {"losses": values, "compiled": compiled_graphs()}
+        return losses
 
     def _step(self) -> torch.Tensor:
         if self.mark:
@@ -278,7 +281,7 @@ class Harness:
         losses = self.recorder.record(steps, self.home / "exchange" / file, self._step, read_losses)
         if self.service:
             self.service.tell_all()
-        return {"losses": losses, "compiled": self.compilations.count()}
+        return {"losses": self._finite(losses), "compiled": self.compilations.count()}
 
     def release(self) -> None:
         """Give back what the allocator keeps for later: another loop may need it meanwhile."""

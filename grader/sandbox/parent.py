@@ -167,20 +167,6 @@ class Child:
         drawn = (hmac.digest(_REQUESTS_KEY, f"{self._seed} {n}".encode(), "sha256") for n in range(first, end))
         return {"keys": [int.from_bytes(digest[:8]) for digest in drawn]}
 
-    def _telling(self, steps: int, answers: list[Any], ahead: int = 0) -> Told | None:
-        """For a child that serves: what takes down its answers in `steps` steps, and gives it what a request is drawn from for each, as
-        it has that of the next one and of those `ahead`."""
-
-        # who finds more of them than one could answer them at once
-        def told(answer: Any) -> dict[str, list[int]]:
-            if len(answers) == steps:
-                raise ChildError("The grading process sent more answers than there were requests.", kind="wire")
-            answers.append(answer)
-            last = self.steps + len(answers) + ahead
-            return self._keys(last, min(last, self.steps + steps) + 1)
-
-        return told if self.setting.serves else None
-
     def _open_drive(self) -> None:
         if self.drive:
             self.drive.open(self.warden, next((process.pid for process in self.processes.oldest_first()), -1))
@@ -188,21 +174,41 @@ class Child:
     def run(self, steps: int, expected_s: float | None = None, first: bool = False) -> tuple[float, list[float], int]:
         """Run `steps` steps. Returns the seconds from request to reply on this process's clock, the losses, and how
         many graphs torch.compile has made so far. first: in one of the first steps each new length may be compiled for."""
-        limit = self.setting.limits.first_step if first or not self.steps else self.setting.limits.step
+        limit_s = self.setting.limits.first_step if first or not self.steps else self.setting.limits.step
         if expected_s is not None:
-            limit = max(limit, 20 * expected_s)
-        answers = list[Any]()
-        # a GPU still works on an answer while the next request is sent; in a trace each request comes alone
-        ahead = int(self.setting.serves and self.setting.device != "cpu")
-        keys = self._keys(self.steps + 1, self.steps + 1 + ahead) if ahead else {}
+            limit_s = max(limit_s, 20 * expected_s)
+        # a GPU works on an answer while the next request is sent
+        ahead = 1 if self.setting.serves and self.setting.device == "cuda" else 0
+        seconds, losses, compiled = self._pull(steps, ahead, limit_s, "run", steps=steps)
+        if not isinstance(compiled, int):
+            raise ChildError("The grading process sent a reply of the wrong form.", kind="wire")
+        return seconds, losses, compiled
+
+    def _pull(
+        self, count: int, ahead: int, limit_s: float, method: str, **arguments: Any
+    ) -> tuple[float, list[float], Any]:
+        """Ask for `count` steps: the seconds until the reply, the losses, and what it says of torch.compile. ahead: how many requests
+        a child that serves has beyond the next one."""
+        answers, keys = list[Any](), dict[str, Any]()
+
+        # who finds more of them than one could answer them at once
+        def told(answer: Any) -> dict[str, list[int]]:
+            if len(answers) == count:
+                raise ChildError("The grading process sent more answers than there were requests.", kind="wire")
+            answers.append(answer)
+            last = self.steps + len(answers) + ahead
+            return self._keys(last, min(last, self.steps + count) + 1)
+
+        if ahead:
+            keys = self._keys(self.steps + 1, self.steps + 1 + ahead)
         began = time.perf_counter()
-        reply = self._ask(limit, "run", self._telling(steps, answers, ahead), steps=steps, **keys)
+        reply = self._ask(limit_s, method, told if self.setting.serves else None, **arguments, **keys)
         seconds = time.perf_counter() - began
-        self.steps += steps
-        losses = losses_in(reply, steps)
+        losses = losses_in(reply, count)
         if self.setting.serves and answers != losses:
             raise ChildError("The grading process changed answers that it had given.", kind="wire")
-        return seconds, losses, int(reply.get("compiled", 0))
+        self.steps += count
+        return seconds, losses, reply.get("compiled")
 
     def weights(self, file: str, each: bool = False) -> None:
         self._ask(self.setting.limits.load, "weights", file=file, each=each)
@@ -211,15 +217,13 @@ class Child:
         """Start the profiler, which records nothing yet: see `Arm.profile`."""
         self._ask(self.setting.limits.first_step, "start_profiler", with_stack=with_stack)
 
-    def profile(self, steps: int, file: str) -> dict[str, int]:
-        """Record `steps` steps into `file`; two more run. Returns torch.compile's "graphs", "graph_breaks" and "recompiles" so far."""
-        told = self._telling(steps + 2, [])
-        reply = self._ask(self.setting.limits.first_step, "profile", told, steps=steps, file=file)
-        counts = reply.get("compiled") if isinstance(reply, dict) else None
+    def profile(self, steps: int, file: str) -> tuple[list[float], dict[str, int]]:
+        """Record `steps` steps into `file`; two more run. Returns all their losses, and torch.compile's "graphs", "graph_breaks" and
+        "recompiles" so far."""
+        _, losses, counts = self._pull(steps + 2, 0, self.setting.limits.first_step, "profile", steps=steps, file=file)
         if not isinstance(counts, dict) or counts.keys() != COMPILED or {*map(type, counts.values())} != {int}:
             raise ChildError("The grading process sent a reply of the wrong form.", kind="wire")
-        self.steps += steps + 2
-        return counts
+        return losses, counts
 
     def ask(self, method: str, **arguments: Any) -> Any:
         """Any other request, with the limit for loading."""
