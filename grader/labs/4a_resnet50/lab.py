@@ -27,6 +27,7 @@ SMALLER = (
         15.2e9,
         {"batch_size": 64, "recurring": (STEPS, 256), "count": 4000},
         flops=6 * 4.09e9 * 64,
+        minimum_gain=8.0,  # an H200 gained 11.0x, and a step's launches took it longer than its kernels
         # a smaller batch rounds to a direction further off: the solution's 1 - cosine is 0.013 with 64 pictures, and 0.02 with 24
         # and with 32 (H200, torch 2.11)
         parity=replace(GPU.parity, cosine=0.978),
@@ -36,6 +37,7 @@ SMALLER = (
         6.6e9,
         {"batch_size": 24, "recurring": (STEPS, 96), "count": 1200},
         flops=6 * 4.09e9 * 24,
+        minimum_gain=4.0,  # likewise 5.2x
         parity=replace(GPU.parity, cosine=0.965),
     ),
 )
