@@ -8,8 +8,7 @@ from tqdm import tqdm
 
 
 def bar(count: int, name: str, form: str, smoothing: float = 0.3) -> tqdm:
-    """A bar on standard error that leaves nothing behind; form and smoothing as tqdm has them, and what is set as its
-    postfix begins with ", ". It is disabled where it couldn't be drawn, so that its user says the same in lines."""
+    """A bar on standard error that leaves nothing behind; disabled if it can't be drawn. Options are tqdm's; a postfix begins ", "."""
     return tqdm(total=count, desc=name, bar_format=form, leave=False, disable=not _is_drawn(), smoothing=smoothing)
 
 

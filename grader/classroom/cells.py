@@ -47,8 +47,7 @@ def text_of(cell: Mapping[str, Any]) -> Any:
 
 
 def places(cells: Sequence[Any], known: Mapping[str, str]) -> dict[str, int]:
-    """Name -> index of the cells whose names and released texts are `known`. Of several copies the last one that was changed.
-    A cell that was written anew in its place, without any of the old, is none."""
+    """Name -> index of the cells whose names and released texts are `known`: of copies the last changed; none for one written anew."""
     cells = cells[:MOST_CELLS]  # with more nobody takes it, and each name may be looked for in all of them
     texts = [_plain(cell) for cell in cells]  # once: some are as long as a notebook may be
     found: dict[str, int] = {}

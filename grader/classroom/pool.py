@@ -123,8 +123,7 @@ def embedded_cluster(
     port: int = 0,
     gpus_each: int = 1,
 ) -> SpecCluster:
-    """A scheduler here and a worker process for each device of this machine, which is started again when it dies. Encrypted even on
-    loopback: whoever may speak to a scheduler can run code as its user."""
+    """A scheduler here, and a worker for each device, started again when it dies. Encrypted even on loopback: clients can run code."""
     security = security or Security.temporary()
     common = {"protocol": "tls://", "security": security, "host": host, "dashboard": False}
     nannies = {

@@ -420,7 +420,6 @@ def _draw(each: LabFigures) -> Any:
     axes.set_xlabel("of the points that could be measured")
     axes.set_ylabel("submissions")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
     axes.margins(y=0.15)
     return figure

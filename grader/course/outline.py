@@ -187,8 +187,7 @@ def lessons() -> list[Path]:
 
 
 def start(name: str) -> Path:
-    """Copy a lab's released folder to work/, and return the notebook's path. A notebook that is there stays as it is; where
-    only the notebook is gone, everything else in the folder stays. Raises UserError where the copy cannot be made."""
+    """Copy what is missing of a lab's released folder to work/, and return the notebook's path. UserError where it cannot be made."""
     lab = labs.get(name).name
     source, notebook = paths.course() / "labs" / lab, paths.working_copy(lab)
     target = notebook.parent

@@ -26,8 +26,7 @@ def _gain_axes(figure: Figure, place: tuple[float, float, float, float], low: fl
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}x"))
     axes.tick_params(axis="x", labelsize=9, colors=ink)
     axes.tick_params(axis="y", length=0)
-    for side in ("left", "right", "top"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["left", "right", "top"]].set_visible(False)
     return axes
 
 

@@ -201,11 +201,9 @@ def grades_of(lab: outline.LabStop) -> Grades | None:
     except DAMAGED:
         return None
     quick = bool(report.get("quick"))
-    grades = [(not quick, score)]
-    for attempt in attempts.read(attempts.file_of(lab.file.parent, lab.name)):
-        if attempt["points"] is not None and attempt["lab"] == lab.name:
-            grades.append((not attempt["quick"], attempt["points"]))
-    full, best = max(grades)
+    tried = attempts.read(attempts.file_of(lab.file.parent, lab.name))
+    before = ((not t["quick"], t["points"]) for t in tried if t["points"] is not None and t["lab"] == lab.name)
+    full, best = max([(not quick, score), *before])
     return Grades(score, most, measured, quick, best, best_quick=not full)
 
 

@@ -72,8 +72,7 @@ def open_arm(
     trusted: bool = False,
     kept: Workspace | None = None,
 ) -> Iterator[Arm]:
-    """One loop in a confined process of its own. kept: a workspace of this source whose compiler caches are used again. trusted: one
-    of the course's own, which runs in fp16 where the GPU has no bf16."""
+    """One loop in a confined process. kept: a workspace whose compiler caches are reused. trusted: the course's; fp16 without bf16."""
     form: AnyForm = setup.form
     options = setup.options
     if trusted and "bf16" in lacks_on(setup.form_name):

@@ -117,8 +117,7 @@ def _train(arm: Arm, until: int, say: Callable[[], None]) -> None:
 
 
 def compared_part(race: Race, replay: parity_check.Replay, decide: Decide) -> tuple[Race, tuple[str, ...]]:
-    """The race as far as the reference solution could follow, and a warning where that is not all of it: the rest may be no
-    training at all. Where too few pairs are left nothing is known."""
+    """The race as far as the reference solution could follow, with a warning if that is not all; nothing known of too few pairs."""
     followed, claimed = max(replay.updates, default=0), race.checkpoints[-1].step
     if followed == claimed:
         return race, ()

@@ -46,8 +46,7 @@ def chosen(made: list[Part], kinds: Container[str], subjects: Container[str]) ->
 
 
 def share(made: list[Part], number: int, count: int) -> list[Part]:
-    """Every `count`-th part, those that take long spread evenly; parts that are made together stay together, and so do a lab's
-    adversaries and what they are compared with. Shares of one night add up to it."""
+    """Every `count`-th part, long ones spread; parts made together stay so, as do a lab's adversaries. Shares add up to a night."""
     tasks = [
         f"adversary {part.subject}" if part.kind == "adversary" else part.task.digest if part.task else ""
         for part in made

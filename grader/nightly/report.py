@@ -95,9 +95,8 @@ def differences(night: Night, assessed: Assessed) -> list[str]:
     ]
     for what, missing in (("host", None), ("packages", "not there")):
         old, new = green[what], now[what]
-        for name in sorted(old.keys() | new.keys()):
-            if old.get(name) != new.get(name):
-                lines.append(f"{name}: {old.get(name, missing)} -> {new.get(name, missing)}")
+        names = [name for name in sorted(old.keys() | new.keys()) if old.get(name) != new.get(name)]
+        lines += [f"{name}: {old.get(name, missing)} -> {new.get(name, missing)}" for name in names]
     return [f"since {green['night']}:", *lines] if lines else [f"since {green['night']}: nothing"]
 
 
@@ -231,8 +230,7 @@ def _draw(name: str, before: list[dict[str, Any]], solution: Outcome) -> Any:
         axes.set_xticks([])
         axes.tick_params(labelsize=8)
         axes.margins(y=0.3)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 

@@ -76,7 +76,10 @@ class Freezer:
                 if self.drive:
                     self.check_drive(self.drive.stop())
                 self._frozen_at = self.processes.cpu_seconds()
-                self._check_crowd(tree)
+                # a turn begins and ends with a look at each process, those included that ended and that nobody waited for
+                if (crowd := len(tree)) > MAX_PROCESSES:
+                    said = f"The submission has {crowd} processes. At most {MAX_PROCESSES} are allowed."
+                    raise ChildError(said, kind="freeze")
                 self.disk.check()
                 self._check_locks(tree)
                 self._scheduled = self._check_scheduling()
@@ -149,13 +152,6 @@ class Freezer:
                 os.sched_setaffinity(main.pid, {core})
                 return main, cores
         return None, set()
-
-    def _check_crowd(self, tree: list[psutil.Process]) -> None:
-        # a turn begins and ends with a look at each process, those included that ended and that nobody waited for
-        if len(tree) > MAX_PROCESSES:
-            raise ChildError(
-                f"The submission has {len(tree)} processes. At most {MAX_PROCESSES} are allowed.", kind="freeze"
-            )
 
     def _check_locks(self, tree: list[psutil.Process]) -> None:
         # whoever closes a file looks through all locks on it, those of others included: 50 000 take it 3 ms. Source of the

@@ -18,8 +18,7 @@ MAX_LOGGED = 20_000  # steps whose logs are read; what does not fit into a reply
 
 
 def in_clean_thread(function: Callable[[], Any]) -> Any:
-    """Call `function` in a new thread. Autocast, grad mode, streams, function modes and the default device are all
-    per thread, so whatever the learner's loop leaves switched on around its yield does not reach the harness."""
+    """Call `function` in a new thread: what the loop left on (autocast, grad mode, streams, function modes, device) is per thread."""
     box: list[Any] = []
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else -1  # a new thread begins on the first one
 

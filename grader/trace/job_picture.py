@@ -55,8 +55,7 @@ def draw_job(job: Job) -> Figure:
     axes.set_xlabel("milliseconds per step", fontsize=FONT, color=INK, labelpad=2)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelsize=FONT, labelcolor=INK, color=FAINT)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     title = f"A step of each rank{f' ({len(shown)} of {len(job.ranks)})' if len(shown) < len(job.ranks) else ''}"
     figure.text(0.13, 1 - 0.2 / total, plain(title), fontsize=FONT + 1.5, fontweight="bold", color=INK, va="center")
     handles = [Patch(label=SHARE_WORDS[SHARES[i]], linewidth=0.5, **_look(SHARES[i])) for i in used]

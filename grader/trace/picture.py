@@ -114,8 +114,7 @@ def _panel(axes: Axes, title: str, t: dict[str, Any], longest: int, last: bool) 
     axes.set_yticks(places, names, fontsize=FONT, color=INK)
     axes.tick_params(axis="y", length=0)
     axes.tick_params(axis="x", labelsize=FONT, labelcolor=INK, color=FAINT, labelbottom=last)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
     if last:
         axes.set_xlabel("milliseconds", fontsize=FONT, color=INK, labelpad=1)

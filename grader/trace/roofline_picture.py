@@ -66,8 +66,7 @@ def draw_roofline(analysis: Analysis, top: int = 10) -> Figure:
 
 
 def _dots(axes: Axes, dpi: float, placed: list[Placed]) -> None:
-    """A dot for each operation, as large as its share; beside it, where there is room, its number on a line to the dot.
-    Operations of one kind reach much the same, so their numbers would cover each other."""
+    """A dot for each operation, as large as its share; its number beside it where there is room, as those of one kind lie together."""
     taken: list[tuple[float, float]] = []
     for number, o, x, y in placed:
         colour, marker, _ = BOUNDS.get(o.bound, BOUNDS[None])
@@ -133,8 +132,7 @@ def _roofs(axes: Axes, placed: list[Placed], reached: Peaks | None) -> None:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / 1e12:g}"))
     axes.tick_params(labelsize=8.5, labelcolor=INK, color=FAINT)
     axes.grid(color="#EDEDED", linewidth=0.6, zorder=0)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _operations_table(

@@ -81,8 +81,7 @@ class JpegBytes(Dataset):
 
 
 class Recurring(Batches):
-    """The first `steps` batches are made of the first `few` pictures, so that each soon comes again, with another crop:
-    whoever keeps what belongs to one step only shows at once. From then on as in `Batches`."""
+    """The first `steps` batches are of the first `few` pictures, so keeping what belongs to one step only shows. Then as `Batches`."""
 
     def __init__(self, count: int, batch_size: int, seed: int, steps: int, few: int):
         super().__init__(count, batch_size, seed)

@@ -61,8 +61,7 @@ class OwnLoop(Job):
 
 
 class Batches(Sampler[list[int]]):
-    """Endless batches of `batch_size` indices below `count`: one random permutation after another, drawn from `seed`.
-    An incomplete batch at the end of a permutation is dropped. Each iterator begins at the beginning."""
+    """Endless batches of `batch_size` indices below `count`: permutations drawn from `seed`, without a rest, anew for each iterator."""
 
     def __init__(self, count: int, batch_size: int, seed: int):
         if batch_size > count:
