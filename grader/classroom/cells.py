@@ -21,9 +21,8 @@ NO_PYTHON = 3  # and one that is no Python from so many
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\s\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
 # what Colab puts above a notebook, and Deepnote below: a link to themselves, and nothing else
 _BADGE = re.compile(r"<a\b[^>]*\bhref=[\"']https://([\w-]+\.)*(google|deepnote|kaggle)\.com[/?].*</a>", re.DOTALL)
-LONGEST_BADGE = (
-    4000  # characters: on a text of many links that pattern takes a time that goes with the square of its length
-)
+# characters: on a text of many links that pattern takes a time that goes with the square of its length
+LONGEST_BADGE = 4000
 BESIDE = "beside its cell"  # see `explanation`
 
 
