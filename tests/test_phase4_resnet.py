@@ -21,10 +21,15 @@ from torchvision.transforms import RandomResizedCrop
 from grader import labs, machine
 from grader.data import images, prepare
 from grader.grade import grade
+from grader.grading import verdict
+from grader.grading.evidence import Findings, Profiles, Race, Work, Yardstick
+from grader.grading.race import decides
 from grader.measure.blocks import Plan
-from grader.result import FAIL, NOT_MEASURED, PASS, Result
+from grader.measure.decision import Pair
+from grader.result import FAIL, NOT_MEASURED, PASS, Result, unscored
 from grader.sandbox.child_error import ChildError
 from grader.submission import Submission
+from grader.trace import Metrics
 from grader.workloads import imagenet
 
 NAME = "4a_resnet50"
@@ -277,3 +282,24 @@ def test_the_solution_on_a_gpu():
     assert result.check("parity").status == PASS, said(result)
     for check in LAB.trace:
         assert result.check(check.name).status == PASS, said(result)
+
+
+@pytest.mark.parametrize(
+    ("size", "idle", "points"), [("", 0.3, 12.86), ("", 0.2, 15), ("mid", 0.6, 15), ("small", 0.75, 15)]
+)
+def test_smaller_forms_allow_a_gpu_that_waits_for_launches(size, idle, points):
+    form = next(form for form in (LAB.forms["cuda"], *LAB.smaller) if form.size == size)
+    pairs = (Pair(0.3, 0.02),) * 3
+    decided = decides(False, form.minimum_gain, form, Plan(min_pairs=2))(pairs)
+    seen = Profiles({"submission": Metrics(gpu_idle_unprofiled=idle)})
+    parity = unscored(SimpleNamespace(name="parity", title="", points=0, max_points=0), PASS, "")
+    found = Findings(
+        replace(LAB, forms={"cuda": form}),
+        "cuda",
+        yardstick=Yardstick(target=form.minimum_gain),
+        work=Work(parity=parity),
+        race=Race(pairs, decided),
+        profiles=seen,
+    )
+    check = next(check for check in verdict.judge(found, Submission("")) if check.name == "idle")
+    assert check.points == pytest.approx(points, abs=0.01), check.reason

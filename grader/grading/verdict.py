@@ -171,7 +171,7 @@ def _trace(
     profiles = findings.profiles
     if not findings.lab.measures(check, findings.form_name):
         return unscored(check, NOT_MEASURED, needs_gpu(findings.lab))
-    check, cannot = on_device(check, findings.lacks)
+    check, cannot = on_device(check.in_form(findings.form.size), findings.lacks)
     if cannot:
         return unscored(check, NOT_MEASURED, cannot)
     if closed:

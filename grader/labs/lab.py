@@ -194,10 +194,15 @@ class TraceCheck:
     absent: str = ""  # what a trace without the metric means; where it is said, the check then fails
     # operators that the training process may call outside of its waits for data: with more of them it makes samples there
     most_ops: float | None = None
+    wanted_in: dict[str, AtMost] = field(default_factory=dict, hash=False)  # smaller forms, by size, that want something else
 
     def __post_init__(self) -> None:
         if not self.says:
             object.__setattr__(self, "says", catalogue.METRICS[self.metric].words)
+
+    def in_form(self, size: str) -> TraceCheck:
+        """The check as a form of this size has it."""
+        return replace(self, wanted=self.wanted_in.get(size, self.wanted))
 
     @property
     def metric(self) -> str:
