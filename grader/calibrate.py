@@ -238,7 +238,6 @@ def _trained(
 
 
 def store_spread(lab: Lab, form_name: str, spread: dict[str, Any]) -> Path:
-    """Write the spread of one form into the lab's `reference.json`."""
     path = lab.folder / "reference.json"
     write_json(path, read_json(path) | {lab.form_key(form_name): spread})
     return path

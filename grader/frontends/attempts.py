@@ -120,7 +120,6 @@ def counted_gain(attempt: Attempt) -> float:
 
 
 def file_of(folder: Path, lab: str) -> Path:
-    """The file of a lab's attempts."""
     return folder / f"attempts-{lab}.json"
 
 

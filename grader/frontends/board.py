@@ -100,7 +100,6 @@ def _points(attempt: Attempt) -> str:
 
 
 def text(attempts: list[Attempt]) -> str:
-    """The board for a terminal."""
     lines = []
     for lab, machines in ranked(attempts):
         lines += [f"{lab} · {labs.get(lab).title}"]

@@ -29,7 +29,6 @@ def add_arguments(sub: argparse.ArgumentParser) -> None:
 
 
 def show(options: argparse.Namespace) -> None:
-    """Print the board, and write its page."""
     if options.html:
         check_writable(options.html)
     names = _agreed(options.agreed)

@@ -170,7 +170,6 @@ def _numbers(row: dict[str, str], own: str) -> frozenset[str]:
 
 
 def _people(book: Path) -> list[Entry]:
-    """Those of the gradebook."""
     with gradebook_at(book) as gradebook:
         students = gradebook.students if gradebook else []
         return [Entry(s.id, named(s.first_name or "", s.last_name or "")) for s in students]

@@ -130,7 +130,6 @@ def agreement(comparison: Comparison) -> str:
 
 
 def text(comparison: Comparison, names: list[str], width: int = 100, colour: bool = False) -> str:
-    """The report for a terminal of `width` columns."""
     width = max(width, 60)
     lines = [part for line in said(comparison, names) for part in wrap(line, width)]
     if lines and colour:

@@ -237,7 +237,6 @@ def _exchange_json(e: Exchange, by_stragglers: float) -> dict[str, Any]:
 
 
 def text(name: str, found: Job, width: int = 100, colour: bool = False) -> str:
-    """The report for a terminal of `width` columns."""
     width, paint = max(width, 60), painter(colour)
     lines = [*(paint(line, "1") for line in at_both_ends(name, _about(found), width)), "─" * width]
     if broken := _broken(found):

@@ -31,7 +31,6 @@ class Recorder:
         return [self._cells[next(in_order) if key in submitted else key] for key in self._cells]
 
     def record(self, source: str, cell_id: str | None = None) -> None:
-        """Remember a cell."""
         if not cell_id:
             self._cells.pop(source, None)
         self._cells[cell_id or source] = source  # a known id keeps its place

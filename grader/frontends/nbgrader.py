@@ -408,7 +408,6 @@ class MeasuredGrade(NbGraderPreprocessor):
         return nb, resources
 
     def measure(self, nb: NotebookNode, lab: AnyLab, student: str = "") -> Result:
-        """The grade of a notebook's submission."""
         try:
             if why := nb.metadata.get(UNREADABLE):
                 raise UserError(why)

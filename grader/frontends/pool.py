@@ -74,7 +74,6 @@ def _place(text: str) -> Place:
 
 
 def add_devices(sub: argparse.ArgumentParser) -> None:
-    """The options that say which devices of this machine."""
     words = "where to measure (default: on GPUs if there are any)"
     sub.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help=words)
     sub.add_argument("--on", metavar="N,N", help="which GPUs of this machine to use, such as 0,1 (default: all)")
@@ -84,7 +83,6 @@ def add_devices(sub: argparse.ArgumentParser) -> None:
 
 
 def add_pool(sub: argparse.ArgumentParser) -> None:
-    """The options that say where to grade."""
     add_devices(sub)
     gpus = "GPUs per worker of this machine, as many as the lab trains on (default: 1)"
     sub.add_argument("--gpus-each", type=int, default=1, metavar="N", help=gpus)

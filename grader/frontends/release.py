@@ -67,7 +67,6 @@ def _generate(course: Path, temporary: Path) -> Path:
 
 
 def _files(folder: Path) -> set[Path]:
-    """Paths of the files below `folder`, relative to it."""
     found = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     return {path for path in found if not any(fnmatch(part, each) for part in path.parts for each in IGNORED)}
 

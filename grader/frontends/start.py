@@ -223,7 +223,6 @@ def _kind(stop: outline.Lesson | outline.LabStop) -> str:
 
 
 def _hours(phase: outline.Phase) -> str:
-    """How long a phase takes, in hours."""
     return f"about {sum(stop.minutes or 0 for stop in phase.stops) / 60:.0f} hours"
 
 

@@ -221,7 +221,6 @@ def _sentence(text: str) -> str:
 
 
 def page(command: list[str], found: Tried) -> str:
-    """The same as a page, with a picture."""
     shown = [rung for rung in [*found.alone, *found.ladder[1:]] if rung.gain and not rung.why_not]
     parts = [web_page.heading("What each lever gives")]
     parts += [

@@ -140,8 +140,6 @@ NO_PEAKS = (
 
 @dataclass(frozen=True)
 class LoopTrace:
-    """A loop's trace."""
-
     data: bytes  # of the file
     step_s: float
     about: str  # what ran where, a sentence

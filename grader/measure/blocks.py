@@ -50,8 +50,6 @@ QUICK = Plan(block_s=0.8, block_steps=2, min_pairs=2, max_pairs=10, precision=0.
 
 @dataclass(frozen=True)
 class Turn:
-    """A timed turn of one arm."""
-
     seconds: float  # of its steps
     steps: int
     busy_s: float  # of the GPU

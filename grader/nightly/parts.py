@@ -41,8 +41,6 @@ ORDER = (FAILED, SLOWER, MISSING, UNDECIDED, SKIPPED, OK)
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a night."""
-
     kind: str  # one of KINDS
     subject: str  # the lab, or a lesson's folder and name
     what: str  # "solution" or "starter" of a grade; the name of the adversary, or of its control; else ""
@@ -65,8 +63,6 @@ class Part:
 
 @dataclass
 class Outcome:
-    """What a part came to."""
-
     part: Part
     status: str
     why: str = ""

@@ -134,8 +134,6 @@ class Rung:
 
 @dataclass
 class Tried:
-    """What was found."""
-
     baseline: Rung = field(default_factory=lambda: Rung(()))
     alone: list[Rung] = field(default_factory=list)
     ladder: list[Rung] = field(default_factory=list)  # each on top of the one before

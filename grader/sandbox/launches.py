@@ -130,7 +130,6 @@ class Launches(TorchDispatchMode):
     # ---- what Triton does
 
     def launch(self, run: Callable[..., Any], kernel: Any, *args: Any, grid: Any, **kwargs: Any) -> Any:
-        """Launch a kernel with Triton's `run`."""
         if kwargs.get("warmup"):  # that compiles only
             return run(kernel, *args, grid=grid, **kwargs)
         sizes: list[int] = []

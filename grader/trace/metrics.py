@@ -102,7 +102,6 @@ def metrics(
 
 
 def _odd(trace: Trace, steps: Steps) -> list[str]:
-    """What is odd about the counted steps."""
     notes: list[str] = []
     if trace.windows.cut:
         many = "step, which is" if trace.windows.cut == 1 else f"{trace.windows.cut} steps, which are"

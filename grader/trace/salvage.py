@@ -151,7 +151,6 @@ def _value(text: bytes) -> bytes:
 
 
 def _events_at(text: bytes, places: list[int]) -> int:
-    """In how many events these places are."""
     begins = [found.end() for found in BETWEEN.finditer(text)]
     return len({bisect(begins, place) for place in places})
 

@@ -135,9 +135,7 @@ def _labels(count: int) -> torch.Tensor:
     return torch.tensor([tiles.label(index) for index in range(count)])
 
 
-@lru_cache(maxsize=1)
-def _in_memory(count: int, bands: int, size: int) -> InMemory:
-    return InMemory(count, bands, size)
+_in_memory = lru_cache(maxsize=1)(InMemory)
 
 
 def make_job(

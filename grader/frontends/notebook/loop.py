@@ -230,8 +230,6 @@ class LoopLab(NotebookLab):
     def _look(
         self, how: Callable[..., Observation | None], note_of: Callable[[Observation], Note], **options: Any
     ) -> None:
-        """Look at the submission, and show the note of what was seen."""
-
         def looked(progress: Progress) -> Note:
             submission = self._submission()
             shared = {"limits": limits_of(self.quick), "progress": progress, "kept": self._kept(submission.source)}

@@ -359,7 +359,6 @@ def _waits_for(watch: Watch) -> str:
 
 
 def _planned(watch: Watch) -> dict:
-    """Which steps are timed and recorded."""
     plan = planned(
         watch.kept.times[-100:],
         watch.loading.loader,

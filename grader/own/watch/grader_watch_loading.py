@@ -6,8 +6,6 @@ import torch
 
 
 class Loading:
-    """What came from the loaders."""
-
     def __init__(self) -> None:
         self.wait_s = 0.0
         self.count = 0  # of batches
