@@ -347,8 +347,7 @@ def _state(gpu: Any) -> GpuState:
 
 
 def gpu_memory_of(pids: set[int]) -> int | None:
-    """Bytes of GPU memory that these processes hold together, CUDA's own included. None without a GPU, while none of them
-    uses it, and in a container where NVML knows processes by other numbers."""
+    """Bytes of GPU memory that these processes hold, CUDA's own included. None without a GPU, unused, or with other process numbers."""
     gpu = _gpu()
     if gpu is None:
         return None

@@ -35,8 +35,7 @@ class Submission:
     student: str = ""  # whose it is, where nbgrader says so
 
     def where(self, line: int | None) -> str:
-        """'submission cell 1, line 3' for a line of the module; '' when it cannot be said. Cells with the magic are counted: the
-        numbers beside cells are others after each run, and their places are others in a class."""
+        """'submission cell 1, line 3' for a line of the module, or ''. Counted are cells with the magic, as other numbers change."""
         before = [start for start in self.starts if line is not None and start <= line]
         if line is None or not before:
             return ""

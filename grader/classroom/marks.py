@@ -190,8 +190,7 @@ _EXCUSED = "EX"
 
 
 def canvas(made: Sequence[Mark], people: People, export: Path | None = None) -> tuple[str, list[str]]:
-    """What Canvas imports under *Grades*, *Import*: (CSV, who has no row in it). export: the gradebook as Canvas exports it, whose
-    columns and points possible are kept; without one, new columns of 100 points each."""
+    """What Canvas imports: (CSV, who has no row). export: the gradebook that it exported, for its columns; else 100 points a lab."""
     named = list(dict.fromkeys(mark.lab for mark in made))
     if export is None:
         return csv_text([[*CANVAS, *named], *_new_canvas(made, people, named)]), []
@@ -302,8 +301,7 @@ def _matched(made: Sequence[Mark], lines: Sequence[_Line], people: People) -> tu
 
 
 def moodle(made: Sequence[Mark], people: People, worksheet: Path | None = None) -> tuple[str, list[str]]:
-    """What Moodle imports: (CSV, who has no row in it). worksheet: the grading worksheet of one assignment, to be uploaded there
-    again; without one, percentages for *Grades*, *Import*, *CSV file*."""
+    """What Moodle imports: (CSV, who has no row). worksheet: of one assignment, to be uploaded again; without it, percentages."""
     named = list(dict.fromkeys(mark.lab for mark in made))
     if worksheet is None:
         people_of = {mark.student: mark for mark in made}

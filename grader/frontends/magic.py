@@ -65,8 +65,7 @@ def install(shell: Any) -> Recorder:
 
 
 def _saved_ids() -> list[str]:
-    """The ids of the notebook's cells, as it was saved last (JupyterLab does so every two minutes). Jupyter's server tells a
-    kernel the file that it was started for; where nobody does there are none."""
+    """The ids of the notebook's cells as it was saved last (JupyterLab: every two minutes); none where no server tells its file."""
     try:
         with open(os.environ["JPY_SESSION_NAME"], encoding="utf-8") as file:
             return [cell["id"] for cell in json.load(file)["cells"]]

@@ -214,8 +214,7 @@ class SubmittedNotebook(NotebookExporter):
 
 
 def _as_handed_in(notebook: Any) -> NotebookNode:
-    """The cells of a notebook's JSON, without outputs; with the reason where one of them cannot be graded, for a person can still
-    read the others. Raises UserError where there is no list of cells."""
+    """A notebook's cells without outputs, with the reason where one cannot be graded. Raises UserError for no list of cells."""
     why = ""
     try:
         code_cells(notebook, "The file")

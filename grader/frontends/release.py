@@ -32,8 +32,7 @@ IGNORED = (
 
 
 def release(target: Path = REPOSITORY / "labs", course: Path = REPOSITORY) -> list[Path]:
-    """Make every lab of `course`/solutions into `target`, and remove what no solution makes. Returns the files that changed; unchanged
-    ones stay untouched. Raises UserError for a solution's folder without its notebook."""
+    """Make `course`/solutions into `target`, remove what none makes, return the changed files. UserError for a missing notebook."""
     changed = []
     with tempfile.TemporaryDirectory() as temporary:
         made = _generate(course, Path(temporary))

@@ -30,8 +30,7 @@ class Counts(NamedTuple):
 
 
 class Written(NamedTuple):
-    """The steps whose checkpoints were renamed, in order; those that were written under their final name; the files that are kept,
-    by step; bytes of the smallest of all that were renamed."""
+    """Steps of renamed checkpoints in order, of those written under their final name; kept files by step; bytes of the smallest."""
 
     steps: tuple[int, ...]
     direct: tuple[int, ...]

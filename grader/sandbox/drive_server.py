@@ -46,8 +46,7 @@ class _Connection:
 
 
 class _Store:
-    """Files that are written, in memory. A write is done when all before it are, and its bytes have passed the link. A checkpoint is
-    called `step-N`, and has to come to that name by a rename."""
+    """Files that are written, in memory, one after another through the link. A checkpoint, `step-N`, gets that name by a rename."""
 
     def __init__(self, write_bps: float):
         self.write_bps, self.free_at = write_bps, 0.0

@@ -149,8 +149,7 @@ class _Work:
 
     @cached_property
     def units(self) -> tuple[np.ndarray, np.ndarray]:
-        """For each call the operator whose inputs tell its work: the innermost known one around it, else -1. And a mask
-        over events: products that have another within them, so that the same work would count twice."""
+        """For each call the innermost known operator around it, else -1; and a mask of products with another within, counted there."""
         known = by_name(roofline.is_known, self.trace, self.around.ops) == 1
         product = by_name(roofline.is_product, self.trace, self.around.ops) == 1
         above = self.around.nearest(product)[self.around.parent[np.flatnonzero(product)]]

@@ -296,8 +296,7 @@ def is_known(name: str) -> bool:
 
 
 def work(name: str, tensors: list[Tensor | None], output: Shape | None = None, grads: int = 2) -> Work:
-    """Work of one call of the operator `name`. tensors: as `inputs` gives them. output: the output's shape, which only
-    a convolution needs. grads: how many gradients a convolution's backward computes, see `_conv_backward`."""
+    """Work of one call. tensors: of `inputs`; output: the output's shape (for convolutions); grads: how many, see `_conv_backward`."""
     for pattern, formula in PRODUCTS:
         if pattern.match(name):
             try:

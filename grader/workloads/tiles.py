@@ -83,8 +83,7 @@ def _mark_read(_: str) -> None:
 
 
 class Archive:
-    """Tiles in an SQLite file: table tiles(id, pixels, label), pixels the bytes of a (3, size, size) array. A query over a
-    connection of `connect` leaves a mark "read_tiles" in a trace of its thread."""
+    """Tiles in an SQLite file: table tiles(id, pixels, label), pixels (3, size, size) bytes. Queries of `connect` mark "read_tiles"."""
 
     def __init__(self, folder: str, size: int):
         self.path, self.size = Path(folder) / tiles.DATABASE, size

@@ -63,8 +63,7 @@ def pull(names: list[str], values: dict, asked: bool) -> _Outermost:
 
 
 def told() -> dict:
-    """Of those that were pulled: what they changed, why they could not, and why not all of it. Of those that were only asked:
-    whether there is something to change, and why not."""
+    """Of levers that were pulled: what they changed, and why not all. Of asked ones: whether they could change something, why not."""
     if any(lever.asked for lever in pulled):
         return {
             "asked": {
