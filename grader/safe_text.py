@@ -23,6 +23,9 @@ _ESCAPES = re.compile(
 )
 # C0 and C1 controls, and the signs that reorder text (a way to make a line read differently)
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+# with the signs that East Asian keyboards write, which Excel takes for the same
+_BEGINS_FORMULA = "(?=\\s*[=+@\uff1d\uff0b\uff20\uff0d-]|\t)"
+_FORMULA, _MARKED = (re.compile(f"(^|;){mark}{_BEGINS_FORMULA}") for mark in ("", "'"))
 _SURROGATES = re.compile(
     "[\ud800-\udfff]"
 )  # lone ones, which UTF-8 cannot encode: bytes of a file's name that are no UTF-8
@@ -141,8 +144,13 @@ def plausible(value: Any) -> float | None:
 
 
 def no_formula(text: str) -> str:
-    """Marked as text where a spreadsheet would take it for a formula."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t")) else text
+    """Marked as text where a spreadsheet would take it for a formula: also behind a semicolon, at which some of them part a line."""
+    return _FORMULA.sub(r"\1'", text)
+
+
+def as_it_was(text: str) -> str:
+    """What `no_formula` marked."""
+    return _MARKED.sub(r"\1", text)
 
 
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from grader.classroom.submissions import HandedIn, Job, read_class
 from grader.errors import UserError
 from grader.frontends import classroom, cli
 from grader.grade import grade
+from grader.safe_text import as_it_was, no_formula
 from grader.sandbox.setting import QUICK_LIMITS, Limits
 from grader.submission import Submission
 
@@ -240,6 +242,19 @@ def test_another_file_is_refused(course, capsys, option):
     other.write_text("a,b\n1,2\n")
     status, _, err = run(course, option, str(other), capsys=capsys)
     assert status == 2 and str(other) in err and "no columns" in err
+
+
+@pytest.mark.parametrize("text", ["=1", " =1", "x;=cmd()", "x; @a;-1", "\uff1d1", "\t=1", "-1", "a;+1", "\n=1"])
+def test_no_cell_is_a_formula(text):
+    """Of Excel in German, too, which parts a line at semicolons."""
+    marked = no_formula(text)
+    assert re.sub(r"(^|;)\s*'", "", marked) != marked and as_it_was(marked) == text == as_it_was(text)
+    assert no_formula(marked) == marked
+
+
+@pytest.mark.parametrize("text", ["a = 1", "3 - 4; 5", "it's; so", "'quoted'", "x, -3%"])
+def test_what_is_no_formula_stays(text):
+    assert no_formula(text) == text == as_it_was(text)
 
 
 def test_no_mark_is_no_number():

@@ -214,7 +214,9 @@ def _read(student: Path, lab: str, released: Any) -> HandedIn:
     explained, other = "", False
     try:
         if not student.name.isprintable():  # nor can the gradebook hold it: unpacked from another system's archive, say
-            raise UserError("The name of the student's folder can't be read as text. Rename the folder.")
+            raise UserError(
+                "The name of the student's folder can't be read as text. Rename the folder. nbgrader may stop there, and grade nobody after it."
+            )
         if is_link(student, lab):
             raise UserError(LINK)
         notebook = load_notebook(student / lab / f"{lab}.ipynb")

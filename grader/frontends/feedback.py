@@ -13,7 +13,7 @@ from grader.errors import UserError
 from grader.frontends.classroom import RESULTS, add_class
 from grader.frontends.collect import remembered
 from grader.result import write_bytes
-from grader.safe_text import clean, tell
+from grader.safe_text import as_it_was, clean, tell
 
 
 def add_arguments(sub: argparse.ArgumentParser) -> None:
@@ -67,9 +67,9 @@ def pack(options: argparse.Namespace) -> int:
 def _name(row: Mapping[str, str]) -> str:
     """What the system takes for the student's; "" where it would not know whose it is. Moodle:
     https://github.com/moodle/moodle/blob/main/public/mod/assign/feedback/file/importziplib.php"""
-    student, number, page = row["name"].lstrip("'"), row["number"], f"{row['lab']}.html"
+    student, number, page = as_it_was(row["name"]), row["number"], f"{row['lab']}.html"
     if row["system"] == MOODLE:
         return f"{student.replace('_', ' ')}_{number}_assignfeedback_file/{page}"
-    file = row["file"].lstrip("'").partition("/")[0]
+    file = as_it_was(row["file"]).partition("/")[0]
     known = re.match(rf"(?:.*?_)??{re.escape(number)}_\d+(?=_)", file)
     return f"{known[0]}_{page}" if row["system"] == CANVAS and known else ""
