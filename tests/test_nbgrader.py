@@ -447,6 +447,16 @@ def test_many_cells_hold_nobody_up(cells, tmp_path):
     assert len(nb.cells) <= 2000 and sum(min(len(cell.source), 20_000) for cell in nb.cells) < 600_000
 
 
+def test_code_is_shown_as_python_reads_it():
+    """A sign that turns the rest of a line around makes a comment of what runs, for whoever reads it."""
+    source = "allowed = True  # \u202e\u2066 if cheats \u2069\u2066\r\nx = 'a\u200bb\x1b[2J\x08'\n\ty = 'Ü 例'"
+    page = formgrader_page(new_notebook(cells=[new_code_cell(source)]))
+    assert not set(page) & {*"\u202e\u2066\u2069\u200b\x1b\x08"}
+    for sign in (r"\u202e\u2066", r"\u200b", r"\x1b", "Ü 例"):
+        assert sign in page
+    assert r"\r" not in page[page.index("allowed") :]
+
+
 def test_text_is_shown_as_it_was():
     page = formgrader_page(notebook(REPOSITORY / "labs"))
     for kept in ("<details>", "<summary>", "<table>", "<img alt=", "data:image/svg+xml", "<strong>"):

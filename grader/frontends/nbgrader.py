@@ -150,8 +150,10 @@ class _SayWhatIsMissing(Filter):
 
 
 def code_to_html(source: str, metadata: Any = None) -> str:
-    """A code cell as a page shows it."""
-    lines = (line.rstrip() for line in _cut(source, "# ").split("\n"))  # Pygments is slowest with blank lines of spaces
+    """A code cell as a page shows it: signs that hide text, or have it read otherwise than Python does, as their escapes."""
+    plain = _cut(source, "# ").replace("\r\n", "\n")
+    seen = "".join(sign if sign.isprintable() or sign in "\n\t" else ascii(sign)[1:-1] for sign in plain)
+    lines = (line.rstrip() for line in seen.split("\n"))  # Pygments is slowest with blank lines of spaces
     return Highlight2HTML(pygments_lexer="python")("\n".join(lines), metadata=metadata)
 
 
