@@ -223,6 +223,7 @@ def _limit(what: int, count: int) -> None:
 
 
 _MOUNTS: dict[str, Callable[[], None]] = {
+    "no_proc": lambda: _mount("tmpfs", "/proc", "tmpfs", options="mode=555"),
     "read_only_proc": lambda: _read_only("/proc"),
     "hidepid": lambda: _mount("proc", "/proc", "proc", options="hidepid=2"),
     "subset_pid": lambda: _mount("proc", "/proc", "proc", options="subset=pid"),

@@ -93,7 +93,7 @@ def test_a_box_tells_how_its_program_ended_and_leaves_nothing_behind():
     assert not list(Path("/var/tmp").glob(f"box-{os.getpid()}-*"))  # another test run has boxes there as well
 
 
-@pytest.mark.parametrize("box", first(["subset_pid,read_only_home,locale_posix", *WORKING]))
+@pytest.mark.parametrize("box", first(["subset_pid,read_only_home,locale_posix", "no_proc", *WORKING]))
 def test_a_recording_is_diagnosed_in(box):
     trace = REPOSITORY / "data/traces/gpt_input.json.gz"
     done = in_box(box, "-m", "grader", "diagnose", trace)
@@ -115,6 +115,7 @@ def test_doctor_says_what_works_in(box):
     ("box", "said"),
     [
         ("subset_pid", "no /proc/meminfo"),
+        ("no_proc", "no /proc/meminfo"),
         ("read_only_home", "Set GRADER_CACHE to a folder"),
         ("nameless", "Set GRADER_CACHE to a folder"),
         ("like_macos", "Loops are measured on Linux only."),
@@ -123,6 +124,22 @@ def test_doctor_says_what_works_in(box):
 def test_doctor_says_in_one_line_what_lacks(box, said):
     done = in_box(box, "-m", "grader", "doctor")
     assert done.returncode and said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("grade", "2a", REPOSITORY / "labs/2a_workers/2a_workers.ipynb", "--device", "cpu"), "no /proc/meminfo"),
+        (("run", "--", sys.executable, "-c", "print(1)"), "no /proc"),
+        (("try", "--", sys.executable, "-c", "print(1)"), "no /proc"),
+    ],
+    ids=["grade", "run", "try"],
+)
+def test_without_proc_commands_say_so_before_they_begin(command, said, tmp_path):
+    done = in_box("no_proc", "-m", "grader", *command, cwd=tmp_path, PYTHONPATH=str(REPOSITORY))
+    assert done.returncode and said in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+    assert not done.stdout and not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow

@@ -1,7 +1,9 @@
 """Options that several commands take."""
 
 import argparse
+import os
 import re
+import sys
 
 from grader.errors import UserError
 from grader.safe_text import clean
@@ -59,7 +61,9 @@ def add_command(parser: argparse.ArgumentParser, does: str) -> None:
 
 
 def command_of(options: argparse.Namespace, name: str) -> list[str]:
-    """What `add_command` took. Raises UserError for no command, and a --step that is none."""
+    """What `add_command` took. Raises UserError for no command, a --step that is none, and where no processes can be seen."""
+    if sys.platform == "linux" and not os.path.exists("/proc/self"):
+        raise UserError("This system has no /proc, so a command's processes can't be seen. Mount it.")
     command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         raise UserError(f"Give the training command after `--`, as in: grader {name} -- python train.py")

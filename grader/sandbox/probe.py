@@ -74,6 +74,7 @@ def confinement() -> Confinement:
 @contextlib.contextmanager
 def _trial() -> Iterator[dict[str, Any]]:
     """What is forbidden, set up to be tried: a file that is open to all by its mode, sockets that listen."""
+    memory = memory_limit()
     workspace, outside = Workspace(source=""), Path(tempfile.mkdtemp(prefix="outside-"))
     outside.chmod(0o777)
     secret = outside / "secret"
@@ -94,7 +95,7 @@ def _trial() -> Iterator[dict[str, Any]]:
                 "files": file_rights(workspace.folder, [], "cuda") if confine.landlock_abi() else None,
                 "kept": kept_from_children(),
                 "processes": FEW_PROCESSES,
-                "memory": memory_limit(),
+                "memory": memory,
                 "outside": str(outside),
                 "tcp": tcp.getsockname()[1],
                 "udp": udp.getsockname()[1],

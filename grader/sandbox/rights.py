@@ -161,7 +161,7 @@ def memory_limit() -> int:
         return machine.allowed_memory() * 3 // 4
     except FileNotFoundError as error:
         raise RuntimeError(
-            f"This system has no {error.filename}, so no loop can be measured here. Mount /proc without subset=pid."
+            f"This system has no {error.filename}, so no loop can be measured here. Mount /proc, and without subset=pid."
         ) from None
 
 
