@@ -234,6 +234,7 @@ _MOUNTS: dict[str, Callable[[], None]] = {
     "full_home": _full_home,
     "full_disk": _full_disk,
     "full_folder": _full_folder,
+    "read_only_here": lambda: [_read_only(os.getcwd()), os.chdir(os.getcwd())] and None,
     "noexec_temporary": _noexec_temporary,
     "read_only_packages": lambda: [_read_only(path) for path in {sys.prefix, str(Path(__file__).parents[1])}] and None,
     "old_cgroups": _old_cgroups,

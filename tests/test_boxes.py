@@ -192,6 +192,16 @@ def test_where_nothing_can_be_written_it_is_said_first_and_in_one_line(box, why,
 
 
 @pytest.mark.slow
+def test_a_course_that_cannot_be_written_to_is_named(tmp_path):
+    """And no file on the way there, such as a temporary one."""
+    assert not in_box("one_core", "-m", "grader", "course", ".", cwd=tmp_path, PYTHONPATH=str(REPOSITORY)).returncode
+    for words, target in ((("course", "."), str(tmp_path)), (("start", "1c"), "work/1c_diagnose/1c_diagnose.ipynb")):
+        done = in_box("read_only_here", "-m", "grader", *words, cwd=tmp_path, PYTHONPATH=str(REPOSITORY))
+        (line,) = done.stderr.splitlines()
+        assert done.returncode == 2 and target in line and ": Read-only file system. " in line and ".tmp" not in line
+
+
+@pytest.mark.slow
 def test_without_linux_labs_are_listed_and_recorded_traces_are_graded():
     assert "1c_diagnose" in in_box("like_macos", "-m", "grader", "labs").stdout
     notebook = REPOSITORY / "labs/1c_diagnose/1c_diagnose.ipynb"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from grader import paths
 from grader.errors import UserError
-from grader.result import read_json, write_bytes, write_json
+from grader.result import made_writable, read_json, write_bytes, write_json
 
 FOLDERS = ("notebooks", "labs")
 IGNORED = {".ipynb_checkpoints", "__pycache__"}
@@ -32,6 +32,7 @@ def lay(folder: Path) -> Laid:
     sources = _sources()
     if not sources:
         raise UserError(f"{paths.course()} has no notebooks. Get the course anew.")
+    made_writable(folder)  # before the first file, so that it is named and not the file
     record, done = _read_record(folder / paths.MARK), Laid()
     try:
         for relative, source in sources.items():
