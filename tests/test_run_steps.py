@@ -112,6 +112,12 @@ STEPPING = {
             for each, optimizer in zip(models, optimizers):
                 each(data[:4][0]).sum().backward(); optimizer.step()
     """,
+    "a lazy module that is never called": """
+        lazy = nn.ModuleList([model, nn.LazyLinear(3)])
+        optimizer = torch.optim.AdamW(lazy.parameters())
+        for _ in range(20):
+            step(); lazy.eval(); lazy.train()
+    """,
     # what the watcher is told on a GPU, in the order in which it is told; there is no graph on a CPU
     "a graph that holds the optimizer": """
         import grader_watch
@@ -426,6 +432,44 @@ def test_parts_are_means_that_add_up_also_where_waits_come_in_bursts(tmp_path):
     process["parts"], process["looks"] = {}, []  # of a job that ended before: what is known of all steps
     (rank,) = records.record(seen, [])["ranks"]
     assert 0.01 < rank["parts_s"]["data_wait"] < rank["step_s"]
+
+
+THREADS = """
+    import threading
+    def train(steps, turns=(), width=16):
+        model = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, 1))
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+        for n, batch in zip(range(steps), torch.utils.data.DataLoader(data, batch_size=2)):
+            if n % 15 == 0 and turns: turns[0].acquire()
+            optimizer.zero_grad(); nn.functional.mse_loss(model(batch[0]), batch[1]).backward(); optimizer.step(); clock[0] += 0.001
+            if n % 15 == 14 and turns: turns[1].release()
+        if turns: turns[1].release(99)  # it is over
+    def wait(*threads):
+        for each in threads: each.start()
+        for each in threads: each.join()
+"""
+TRAINING = {
+    "side by side, 15 steps of each at once": """
+        turns = threading.Semaphore(1), threading.Semaphore(0)
+        wait(threading.Thread(target=train, args=(150, turns)), threading.Thread(target=train, args=(135, turns[::-1])))
+    """,
+    "the larger model second": """
+        turns = threading.Semaphore(1), threading.Semaphore(0)
+        wait(threading.Thread(target=train, args=(45, turns, 3)), threading.Thread(target=train, args=(135, turns[::-1])))
+    """,
+    "one after another": "for _ in range(3): wait(threading.Thread(target=train, args=(50,)))",
+    "one after another, and the first thread stays": """
+        train(50); clock[0] += 5.0; wait(threading.Thread(target=train, args=(100,)))
+    """,
+}
+
+
+def test_steps_are_those_of_one_thread_where_several_train(tmp_path):
+    """Those of a smaller model, before the larger one began, count as earlier ones."""
+    found = watched_all(tmp_path, TRAINING, CLOCK + MODEL + THREADS)
+    assert {name: each["steps"] + each["earlier"] for name, each in found.items()} == dict.fromkeys(TRAINING, 150)
+    (rank,) = records.record(Seen(list(found.values())[:1], status=0), [])["ranks"]
+    assert rank["samples_a_step"] == 2
 
 
 def test_what_was_timed_of_a_measurement_that_did_not_end_counts(tmp_path):

@@ -172,7 +172,11 @@ def _nothing(found: Tried) -> str:
 def _notes(found: Tried) -> list[str]:
     """What must be known of all of it."""
     notes = []
-    if not found.comparable:
+    if not found.baseline.losses:
+        notes.append(
+            "No losses of this job were seen, so we can't tell whether a lever changes the training. Compare the losses yourself before you keep one."
+        )
+    elif not found.comparable:
         notes.append(
             "Two unchanged runs have different losses from the first steps on, so losses can't be compared. Is a seed missing?"
         )
@@ -213,6 +217,8 @@ def _mark(rung: Rung) -> str:
     """What must be known beside the speed; "" where nothing must."""
     if rung.apart is None or rung.apart <= trying.ROUNDING:
         return ""
+    if rung.broken:
+        return "its first losses are no numbers any longer, but NaN or infinite. Don't keep it."
     return f"its first losses differ from the unchanged job's by {rung.apart:.1%}, which is more than rounding. Check this before you keep it."
 
 

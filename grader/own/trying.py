@@ -123,6 +123,11 @@ class Rung:
         return [step_s * (1 - lost) for step_s, lost in zip(self.step_s, self.lost, strict=True)]
 
     @property
+    def broken(self) -> bool:
+        """Whether its losses became NaN or infinite, and those of the job as it is did not."""
+        return self.apart == math.inf
+
+    @property
     def to_write(self) -> list[str]:
         """In the script, a line for each lever."""
         return [self.write.get(lever.name, lever.write) for lever in self.levers]
@@ -196,7 +201,7 @@ def try_levers(
     first_losses = list(found.baseline.losses)
     run(found.baseline)
     differ = _apart(first_losses, found.baseline.losses)
-    found.comparable = differ is None or differ < ROUNDING / 4
+    found.comparable = differ is not None and differ < ROUNDING / 4
     on_gpu = found.baseline.peak > 0
     found.alone = [Rung((each,), why_not=_no_use(each, asked) if on_gpu or not each.gpu else NO_GPU) for each in chosen]
     for number, rung in enumerate(rung for rung in found.alone if not rung.why_not):
@@ -252,7 +257,7 @@ def _best_loaders(baseline: Rung, rungs: list[Rung]) -> list[Rung]:
 
 def _climb(found: Tried, run: Callable[[Rung], bool], budget: _Budget, climbed: set[str]) -> None:
     """Greedily: the best one, then each of the others that is faster on top. climbed: names of levers that had their turn."""
-    paid = [rung for rung in found.alone if rung.said == decision.FASTER]
+    paid = [rung for rung in found.alone if rung.said == decision.FASTER and not rung.broken]
     paid = [rung for rung in _best_loaders(found.baseline, paid) if rung.levers[0].name not in climbed]
     for rung in paid:
         if found.ladder and not budget.enough():
@@ -274,7 +279,8 @@ def _on_top(found: Tried, rung: Rung, run: Callable[[Rung], bool], budget: _Budg
     if higher.why_not or not higher.step_s:
         return None
     _judge(found, higher, below)
-    return higher if higher.gain is not None and higher.gain.factor >= PROMISING else None
+    pays = higher.gain is not None and higher.gain.factor >= PROMISING and not higher.broken
+    return higher if pays else None
 
 
 def _undecided(found: Tried, run: Callable[[Rung], bool], budget: _Budget) -> None:
@@ -314,11 +320,12 @@ def _judge(found: Tried, rung: Rung, below: Rung) -> None:
 
 
 def _apart(one: Sequence[float], other: Sequence[float]) -> float | None:
-    """The median relative difference of the first losses; None where there are none."""
-    pairs = [(a, b) for a, b in zip(one, other, strict=False) if math.isfinite(a) and math.isfinite(b)]
+    """The median relative difference of the first losses; infinite where those of only one became NaN, None where there are none."""
+    pairs = [(a, b) for a, b in zip(one, other, strict=False) if math.isfinite(a) or math.isfinite(b)]
     if not pairs:
         return None
-    return median(abs(a - b) / max(abs(a), abs(b), 1e-12) for a, b in pairs)
+    apart = [abs(a - b) / max(abs(a), abs(b), 1e-12) if math.isfinite(a + b) else math.inf for a, b in pairs]
+    return max(median(apart), apart[-1] if math.isinf(apart[-1]) else 0.0)
 
 
 def _run(

@@ -8,6 +8,7 @@ import gc
 import inspect
 import os
 import re
+import threading
 
 import torch
 from grader_levers_words import as_written
@@ -78,33 +79,67 @@ def told() -> dict:
     }
 
 
+class _Call(threading.local):
+    """Of the outermost module, in the thread that calls it."""
+
+    depth, open = 0, ()
+
+
 class _Outermost:
     """The model's outermost module, seen when it is called in training: what a lever does to it `once`, before its first forward,
     to an `image` that it is given, and `around` each forward: makes a context manager."""
 
+    call = _Call()
+
     def __init__(self, levers: list[Lever]) -> None:
         self.levers = [lever for lever in levers if lever.once]
         self.asked = all(lever.asked for lever in levers)
-        self.depth, self.seen, self.open = 0, set(), []
+        self.seen = set()
         self.hooks: list = []
         if self.levers:
             self.hooks = [
                 nn.modules.module.register_module_forward_pre_hook(self._before),
                 nn.modules.module.register_module_forward_hook(self._after, always_call=True),
             ]
+            self._compiled_by_itself()
 
     def let_go(self) -> None:
         """Where levers were only asked: the job's modules are called as without us again."""
         if self.asked:
-            for hook in self.hooks:
-                hook.remove()
+            while self.hooks:
+                self.hooks.pop().remove()
+
+    def _compiled_by_itself(self) -> None:
+        """model.compile() compiles its hooks as well, where ours do nothing: so they are called around it."""
+        original = nn.Module.compile
+
+        @functools.wraps(original)
+        def compile_module(module, *args, **kwargs):
+            original(module, *args, **kwargs)
+            compiled = module._compiled_call_impl
+
+            def call(*arguments, **named):
+                if torch.compiler.is_compiling() or not self.hooks:
+                    return compiled(*arguments, **named)
+                changed = self._before(module, arguments)
+                try:
+                    return compiled(*(arguments if changed is None else changed), **named)
+                finally:
+                    self._after(module)
+
+            module._compiled_call_impl = call
+
+        nn.Module.compile = compile_module
 
     def loss_seen(self, loss) -> None:
         """In the first steps of a job whose levers are asked: looks through autograd's graph."""
         lever = next((lever for lever in pulled if lever.asked and lever.name == "attention"), None)
-        if lever is None or not isinstance(loss, torch.Tensor):
+        losses = [
+            each for each in (loss if isinstance(loss, (list, tuple)) else [loss]) if isinstance(each, torch.Tensor)
+        ]
+        if lever is None or not losses:
             return
-        lever.looked, waiting, seen = True, [loss.grad_fn], set()
+        lever.looked, waiting, seen = True, [each.grad_fn for each in losses], set()
         while waiting and not lever.notes:
             node = waiting.pop()
             if node is None or node in seen:
@@ -115,10 +150,11 @@ class _Outermost:
             waiting += [each for each, _ in node.next_functions]
 
     def _before(self, module, arguments):
-        if self.asked and torch.compiler.is_compiling():  # what is only asked must break no graph
-            return None
-        self.depth += 1
-        if self.depth > 1 or not module.training or isinstance(module, nn.modules.loss._Loss):
+        if torch.compiler.is_compiling():  # nothing may break a graph
+            return _is_compiled()
+        self.call.depth += 1
+        inner = self.call.depth > 1 or getattr(module, "_is_replica", False)  # DataParallel calls those in threads
+        if inner or not module.training or isinstance(module, nn.modules.loss._Loss):
             return None
         if id(module) not in self.seen:
             self.seen.add(id(module))
@@ -131,22 +167,35 @@ class _Outermost:
                         lever.failed = f"{type(error).__name__}: {error}"
         if next(module.parameters(), None) is None:
             return None
-        self.open = [lever.around() for lever in self.levers if lever.around]
-        for context in self.open:
+        self.call.open = [lever.around() for lever in self.levers if lever.around]
+        for context in self.call.open:
             context.__enter__()
         changes = [lever.image for lever in self.levers if lever.image]
         for change in changes:
             arguments = tuple(change(each) for each in arguments)
         return arguments if changes else None
 
-    def _after(self, module, arguments, output):
-        if self.asked and torch.compiler.is_compiling():
+    def _after(self, module, *_):
+        if torch.compiler.is_compiling():
             return
-        self.depth = max(0, self.depth - 1)  # a call may have begun before this hook was there
-        if self.depth == 0 and self.open:
-            for context in reversed(self.open):
+        call = self.call
+        call.depth = max(0, call.depth - 1)  # a call may have begun before this hook was there
+        if call.depth == 0:
+            for context in reversed(call.open):
                 context.__exit__(None, None, None)
-            self.open = []
+            call.open = ()
+
+
+def _is_compiled() -> None:
+    """Called once, by the compiler. If a function that is compiled calls the model, nobody else sees that."""
+    if _Outermost.call.depth == 0:
+        for lever in pulled:
+            if lever.once:
+                lever.looked = True
+                lever.no_need("the model is called within a function that is compiled")
+
+
+_is_compiled._dynamo_marked_constant = True  # as torch.compiler.assume_constant_result
 
 
 # ---------------------------------------------------------------- the levers

@@ -10,18 +10,19 @@ import json
 import math
 import os
 import sys
-import threading
 import time
 from multiprocessing import util
 from statistics import median
 
 import torch
 from grader_watch_apart import Apart
-from grader_watch_ends import Steps
+from grader_watch_ends import Steps, size_of
 from grader_watch_guard import guarded
 from grader_watch_loading import Loading
+from grader_watch_losses import Losses
 from grader_watch_plan import FEWEST, WINDOW_S, alike, planned, warming
-from grader_watch_steps import Losses, Mark, Parts, Plan, Times, backward_runs_in
+from grader_watch_steps import Mark, Parts, Plan, Times, backward_runs_in
+from grader_watch_threads import Threads
 
 TOLD_EVERY_S, TOLD_SELDOM_S = 2.0, 10.0  # at first; a job that has run for a while is killed seldom
 ASKED_EVERY_S = 0.1  # whether it is time to look: it costs something to know
@@ -85,7 +86,7 @@ class Watch:
         self.began, self.pid = time.perf_counter(), os.getpid()
         self.steps, self.step = Steps(self.options.step), 0
         self.earlier = 0  # steps of smaller models, before the main training
-        self.in_backward, self.thread = False, 0  # a step ended within the backward pass that runs; which thread trains
+        self.in_backward, self.threads = False, Threads()  # a step ended within the backward pass that runs
         self.first_at: float | None = None  # the end of the first step
         self.last_at = 0.0  # of the last one
         self.kept = Times()
@@ -110,6 +111,8 @@ class Watch:
     @guarded
     def optimizer_done(self, optimizer) -> None:
         self._part_ends("optimizer")
+        if self.threads.beside(self.last_at) and not self.steps.is_larger(optimizer):
+            return
         if _capturing():
             self.steps.captured = True  # it steps when its graph is replayed
         elif self.steps.optimizer(optimizer):
@@ -134,17 +137,17 @@ class Watch:
 
     @guarded
     def graph_replayed(self, graph) -> None:
-        if self.steps.graph_replayed(graph):
+        if not self.threads.beside(self.last_at, False) and self.steps.graph_replayed(graph):
             self._tick()
 
     @guarded
-    def backward_begins(self, tensors) -> None:
+    def backward_begins(self, tensors, by: str) -> None:
         if self.apart.evaluating and self.apart.in_training_again():
             self._late_end()
-        if self.timing and self.thread == threading.get_ident():
+        if self.timing and self.threads.trains:
             self.parts.begins("backward", self.step)
-        if self.losses.wanted:
-            self.losses.keep(tensors)
+        if self.losses.wanted(by) and not self.threads.beside(self.last_at, False):
+            self.losses.keep(tensors, by)
         if self.outermost is not None:
             self.outermost.loss_seen(tensors)
 
@@ -152,40 +155,42 @@ class Watch:
     def backward_done(self, by: str) -> None:
         """by: which call it was, `backward` or `grad`."""
         self._part_ends("backward")
-        if self.steps.backward(by) or self.in_backward:
+        if not self.threads.beside(self.last_at, self.steps.by == by) and (self.steps.backward(by) or self.in_backward):
             self.in_backward = False
             self._tick()
 
     @guarded
     def scaler_done(self) -> None:
         """A step that a GradScaler skipped is one all the same."""
-        if self.steps.skipped():
+        if not self.threads.beside(self.last_at) and self.steps.skipped():
             self.skipped += 1
             self._tick()
 
     @guarded
     def waited(self, iterator, seconds: float, came: bool) -> None:
         """came: whether there was a batch, and not the loader's end."""
-        trains = self.thread in (0, threading.get_ident())
+        trains = not self.threads.main or self.threads.trains
         if self.apart.evaluating:
             if not (trains and self.apart.in_training_again()):
                 return
             self.apart.evaluation_ends(before_s=seconds)
         self._part_ends("data_wait")
+        if self.threads.reads_for_another:
+            return
         # another thread reads in advance: it makes no step wait, but its batches are what is trained on
         self.loading.waited(iterator, seconds if trains and self.first_at is not None else 0.0, came)
 
     @guarded
     def saved(self, seconds: float) -> None:
-        if self.thread == threading.get_ident():
+        if self.threads.trains:
             self.apart.checkpoint(seconds)
 
     @guarded
     def evaluation_begins(self, module) -> None:
         """If this is the model that is trained: not a layer that is frozen, nor a teacher."""
-        if self.apart.evaluating or self.thread != threading.get_ident() or self.apart.of_each_step(module, self.step):
+        if self.apart.evaluating or not self.threads.trains or self.apart.of_each_step(module, self.step):
             return
-        if 2 * sum(p.numel() for p in module.parameters()) >= self.steps.parameters:
+        if 2 * size_of(module.parameters()) >= self.steps.parameters:
             self.apart.evaluation_begins(module)
 
     @guarded
@@ -208,11 +213,11 @@ class Watch:
 
     @guarded
     def part_begins(self, part: str) -> None:
-        if self.thread == threading.get_ident() and not self.apart.evaluating:
+        if self.threads.trains and not self.apart.evaluating:
             self.parts.begins(part, self.step)
 
     def _part_ends(self, part: str) -> None:
-        if self.parts.running and self.thread == threading.get_ident():
+        if self.parts.running and self.threads.trains:
             self.parts.ends(part)
 
     # ---------------------------------------------------------------- a step
@@ -232,8 +237,9 @@ class Watch:
         now = mark.at if mark is not None else time.perf_counter()
         apart_s = self.apart.take()
         self.parts.step_ends(apart_s)
+        self.threads.steps()
         if self.first_at is None:
-            self.thread, self.first_at = threading.get_ident(), now
+            self.first_at = now
             self.loading.steps_begin(self.step)
         else:
             self.kept.keep(max(0.0, now - self.last_at - apart_s), now)
@@ -299,16 +305,8 @@ class Watch:
         with contextlib.suppress(Exception):
             if self.plan is not None and self.plan.recorder is not None:
                 self.plan.recorder.stop(why)
-            self._look_at_what_there_is()
+            _look_at_what_there_is(self)
             self.tell()
-
-    def _look_at_what_there_is(self) -> None:
-        """Of a measurement that did not come to its end: the first timed steps say how long a step takes."""
-        if self.plan is not None and self.plan.windows[0].read:
-            self.parts.read()
-            self.cut = _waits_for(self)
-            self.looks.append(_look(self.plan, self.step, self.memory))
-            self.plan = None
 
     def at_exit(self) -> None:
         if os.getpid() == self.pid and self.step and not self.over:
@@ -317,10 +315,20 @@ class Watch:
     def at_once(self) -> None:
         """The job calls os._exit, perhaps because its GPU hangs: nothing is waited for."""
         if os.getpid() == self.pid and self.step and not self.over:
-            self.over, self.losses = "the job ended", Losses(0, self.losses.values)
+            self.over = "the job ended"
+            self.losses.ask_no_more()
             with contextlib.suppress(Exception):
-                self._look_at_what_there_is()
+                _look_at_what_there_is(self)
                 self.tell()
+
+
+def _look_at_what_there_is(watch: Watch) -> None:
+    """Of a measurement that did not come to its end: the first timed steps say how long a step takes."""
+    if watch.plan is not None and watch.plan.windows[0].read:
+        watch.parts.read()
+        watch.cut = _waits_for(watch)
+        watch.looks.append(_look(watch.plan, watch.step, watch.memory))
+        watch.plan = None
 
 
 def _time_to_look(watch: Watch, now: float) -> bool:

@@ -53,9 +53,7 @@ class Steps:
             return self._of_another_pass()
         self.others += 1
         known = optimizer in self.sizes
-        if not known:
-            self.sizes[optimizer] = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
-        size = self.sizes[optimizer]
+        size = self._size(optimizer)
         larger = size > self.parameters
         turn = self._takes_turns(size, again)
         back = main is not None and not turn and size >= self.parameters and optimizer in self.ended  # it had not ended
@@ -72,6 +70,15 @@ class Steps:
             self.device = next((p.device.type for group in optimizer.param_groups for p in group["params"]), "cpu")
             return True
         return False
+
+    def _size(self, optimizer) -> int:
+        if optimizer not in self.sizes:
+            self.sizes[optimizer] = size_of(p for group in optimizer.param_groups for p in group["params"])
+        return self.sizes[optimizer]
+
+    def is_larger(self, optimizer) -> bool:
+        """Than the main one."""
+        return self._size(optimizer) > self.parameters
 
     def _takes_turns(self, size: int, again: bool) -> bool:
         """Whether each of several models of one size makes steps of its own: folds, or clients. Not where they alternate."""
@@ -139,6 +146,11 @@ class Steps:
             steps = self.compiled or not _optimizer_made() or calls >= NEVER_STEPS
             self.by, self.unseen = (by, calls - 1) if steps else ("", 0)
         return self.by == by
+
+
+def size_of(parameters) -> int:
+    """How many numbers they hold. Those of a lazy module have no shape before it is called."""
+    return sum(p.numel() for p in parameters if not torch.nn.parameter.is_lazy(p))
 
 
 def _optimizer_made() -> bool:

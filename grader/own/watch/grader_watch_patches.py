@@ -24,8 +24,8 @@ compiling = torch.compiler.is_compiling
 def install(watch) -> None:
     watching.append(watch)
     _see_optimizers(watch)
-    _patch(torch.autograd, "backward", _backward(watch))
-    _patch(torch.autograd, "grad", _then(lambda *_: watch.backward_done("grad") if backward_runs_in() < 0 else None))
+    for by in ("backward", "grad"):
+        _patch(torch.autograd, by, _backward(watch, by))
     for method, seen in (("capture_end", watch.graph_captured), ("replay", watch.graph_replayed)):
         _patch(torch.cuda.CUDAGraph, method, _then(seen))
     _patch(torch.amp.GradScaler, "step", _then(lambda *_: watch.scaler_done()))
@@ -114,17 +114,17 @@ def _first(seen):
     return wrap
 
 
-def _backward(watch):
+def _backward(watch, by: str):
     def wrap(original):
-        def backward(tensors, *args, **kwargs):
+        def backward(*args, **kwargs):
             if compiling() or backward_runs_in() >= 0:  # checkpointing calls it within a backward pass
-                return original(tensors, *args, **kwargs)
-            if watch.timing or watch.losses.wanted or watch.apart.began is not None:
-                watch.backward_begins(tensors)
+                return original(*args, **kwargs)
+            if watch.timing or watch.losses.wanted(by) or watch.apart.began is not None:
+                watch.backward_begins(args[0] if args else kwargs.get("tensors", kwargs.get("outputs")), by)
             try:
-                return original(tensors, *args, **kwargs)
+                return original(*args, **kwargs)
             finally:
-                watch.backward_done("backward")
+                watch.backward_done(by)
 
         return backward
 

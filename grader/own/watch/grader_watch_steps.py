@@ -183,25 +183,6 @@ class Parts:
         return {part: max(0.0, fmean(of.get(step, 0.0) for step in steps)) for part, of in self.seconds.items()}
 
 
-class Losses:
-    """The first ones: what backward() was called on."""
-
-    def __init__(self, wanted: int, values=()) -> None:
-        self.wanted = wanted  # so many more
-        self.waiting: list[torch.Tensor] = []
-        self.values: list[float] = list(values)
-
-    def keep(self, tensors) -> None:
-        """A number that one rank alone can read."""
-        if isinstance(tensors, torch.Tensor) and tensors.numel() == 1 and not hasattr(tensors, "device_mesh"):
-            self.waiting.append(tensors.detach().clone())
-            self.wanted -= 1
-
-    def read(self) -> None:
-        self.values += [loss.item() for loss in self.waiting]
-        self.waiting = []
-
-
 class Collections:
     """Marks collections of garbage, which PyTorch records beside stacks only; in C, for one can begin at any line of Python."""
 
