@@ -445,6 +445,19 @@ def test_a_penalty_from_before_somebody_marked_is_named(course, capsys):
             assert ("run `nbgrader autograde LAB --force`: 2a_workers: ann" in err) == told, penalty
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_who_was_not_measured_stands_in_one_line(course, capsys):
+    """After an update of the grader that is the whole class."""
+    for student in ("eve", "fay"):
+        nb = nbformat.read(course / "submitted" / "ann" / NAME / f"{NAME}.ipynb", as_version=4)
+        next(c for c in nb.cells if c.id == "submission").source = f"%%submission\nx = {student!r}"
+        (course / "submitted" / student / NAME).mkdir(parents=True)
+        nbformat.write(nb, course / "submitted" / student / NAME / f"{NAME}.ipynb")
+    status, _, err = run(course, capsys=capsys)
+    assert status == 1 and f"Not measured by this version of the grader: {NAME}: eve, fay. Run `grader class" in err
+    assert "eve" not in err.partition("eve, fay")[2].partition("without the explanation")[0]
+
+
 def test_the_page_s_rule_for_late_work_takes_off_a_tenth_per_day():
     page = (REPOSITORY / "docs" / "instructors.md").read_text(encoding="utf-8")
     names: dict = {}

@@ -44,18 +44,33 @@ def write(options: argparse.Namespace) -> int:
             _new_columns(made, Path(given))
         if missing:
             tell(f"Not in {given}, or not the only one who fits a row there: {'; '.join(missing)}")
-    open_ones = [mark for mark in made if mark.percentage is None]
     quickly = {(one.student, one.lab) for one in everyone if not options.quick and _made(store, one, True)}
+    open_ones = [mark for mark in made if mark.percentage is None]
+    _tell_open(open_ones, quickly)
+    _tell_marked(made)
+    for line in summary.stale(course / GRADEBOOK, rows):
+        tell(f"In the gradebook with different points: {line}")
+    return int(bool(open_ones))
+
+
+def _tell_open(open_ones: list[marks.Mark], quickly: set[tuple[str, str]]) -> None:
+    """Who has no mark, and why. quickly: student and lab of each that has a quick measurement."""
     only = [mark for mark in open_ones if mark.points is None and (mark.student, mark.lab) in quickly]
+    missing = [mark for mark in open_ones if mark not in only and mark.note.startswith(summary.MISSING)]
     if only:
         tell(
             f"Measured only quickly: {_by_lab(only)}. Run `grader class labs submitted` for marks, or add --quick to "
             "take these as marks."
         )
+    if missing:
+        tell(f"Not measured by this version of the grader: {_by_lab(missing)}. Run `grader class labs submitted`.")
     for mark in open_ones:
-        if mark in only:
-            continue
-        tell(f"No mark yet: {mark.student}, {mark.lab} ({mark.note or 'nothing was measured'})")
+        if mark not in only and mark not in missing:
+            tell(f"No mark yet: {mark.student}, {mark.lab} ({mark.note or 'nothing was measured'})")
+
+
+def _tell_marked(made: list[marks.Mark]) -> None:
+    """Which marks a person should look at."""
     again = "`grader class labs submitted --again STUDENT/LAB` measures it anew while nothing else runs"
     for heading, some in (
         ("Percentages without the explanation, which nobody has marked yet", [m for m in made if m.unmarked]),
@@ -69,9 +84,6 @@ def write(options: argparse.Namespace) -> int:
     ):
         if some:
             tell(f"{heading}: {_by_lab(some)}")
-    for line in summary.stale(course / GRADEBOOK, rows):
-        tell(f"In the gradebook with different points: {line}")
-    return int(bool(open_ones))
 
 
 def _by_lab(made: list[marks.Mark]) -> str:
