@@ -5,6 +5,7 @@ import copy
 import csv
 import http.server
 import json
+import logging
 import os
 import re
 import shutil
@@ -243,6 +244,13 @@ def test_what_cannot_be_graded_is_said_in_a_line(tmp_path):
         assert page.index(why) < page.index("see above")  # grade cells that were lost come in the order of their names
     for one in read_class(tmp_path / "labs", tmp_path / "submitted"):
         assert bool(one.submission) == (one.student not in unreadable), one
+
+
+@pytest.mark.parametrize("app", ["AutogradeApp", "GenerateFeedbackApp"])
+def test_a_student_s_name_cannot_command_the_terminal(app):
+    log = logging.getLogger(app)
+    record = log.makeRecord(app, logging.INFO, "", 1, "100%% of %s\n%s", ("a\x1b[2J\x1b]0;title\x07b", "50%"), None)
+    assert log.filter(record) and record.getMessage() == "100% of ab\n50%"
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ from grader.grade import grade
 from grader.grading.forms import choose_form, needs_gpu
 from grader.labs.lab import AnyLab
 from grader.result import FAIL, INCONCLUSIVE, NOT_MEASURED, Result, unscored, write_json
-from grader.safe_text import to_html
+from grader.safe_text import LONG, clean, to_html
 from grader.sandbox.probe import confinement
 from grader.submission import MAGIC, MOST_CELLS, code_cells, is_submission, load_notebook
 
@@ -73,10 +73,12 @@ class NotGraded(RuntimeError):
 
 
 def _in_a_line(record: logging.LogRecord) -> bool:
-    """A filter for nbgrader's log: of errors whose text says what to do it keeps that text, and no traceback."""
+    """A filter for nbgrader's log: of errors whose text says what to do it keeps that text, and no traceback; of names, no codes for the
+    terminal."""
     error = sys.exception()
     if isinstance(error, NotGraded | UserError | NbGraderException) and record.getMessage().startswith("Traceback"):
         record.msg, record.args = _what_to_do(error), ()
+    record.msg, record.args = clean(record.getMessage(), LONG), ()
     return True
 
 
@@ -87,7 +89,8 @@ def _what_to_do(error: BaseException) -> str:
 
 
 # the command's own logger by its name, for some errors come before anything of ours is made; Formgrader's: see RestoreMetadata
-logging.getLogger("AutogradeApp").addFilter(_in_a_line)
+for app in ("AutogradeApp", "GenerateFeedbackApp"):
+    logging.getLogger(app).addFilter(_in_a_line)
 
 
 class ReleaseLab(ClearSolutions):
