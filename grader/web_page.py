@@ -136,9 +136,10 @@ def section(title: str, *parts: str, above: int = 0) -> str:
     return f'<div class="sp-section">{head}{inner}</div>' if inner else ""
 
 
-def folded(summary: str, inner: str, opened: bool = False) -> str:
-    """HTML that a click on the summary, plain text, opens."""
-    return f"<details{' open' if opened else ''}><summary>{to_html(summary)}</summary>{inner}</details>"
+def folded(summary: str, inner: str, opened: bool = False, of: str = "") -> str:
+    """HTML that a click on the summary, plain text, opens. of: which one of several, for a screen reader."""
+    name = f' aria-label="{to_html(f"{summary}: {of}")}"' if of else ""
+    return f"<details{' open' if opened else ''}><summary{name}>{to_html(summary)}</summary>{inner}</details>"
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> str:

@@ -259,6 +259,14 @@ def test_the_numbers_a_learner_looks_for():
     assert "\x1b[32m✓ PASS" in report.text(samples()["solution"], colour=True)
 
 
+def test_a_screen_reader_tells_what_opens_apart():
+    checks = [replace(trace_check(FAIL), title=title, evidence={"copies": 4}) for title in ("Copies", "Waits & more")]
+    names = re.findall(r'<summary aria-label="(.+?)">(.+?)</summary>', report.html(make(checks)))
+    assert len(names) == len(set(names)) == 6, "two hints and the evidence of each check"
+    assert all(name.startswith(f"{shown}: ") for name, shown in names)
+    assert ("Evidence: Waits &amp; more", "Evidence") in names
+
+
 def test_hints_open_one_after_the_other():
     check = trace_check(FAIL)
     nudge, where, what = (words.replace("`", "") for words in (check.hint, *check.more_hints))
@@ -267,7 +275,7 @@ def test_hints_open_one_after_the_other():
     assert seen.index(nudge) < seen.index(where) < seen.index(what)
     opened = page.partition('class="sp-hint"')[2]
     assert opened.index("</details>") > opened.index("and non_blocking")  # the last is within the one before
-    assert "<details open><summary>Where" not in page
+    assert '<details open><summary aria-label="Where' not in page
     assert report.html(make([check]), all_hints=True).count("<details open>") == 2
     shown = " ".join(report.text(make([check])).split())
     assert "grader hint pinned_memory h2d_pinned --depth 2" in shown and where not in shown

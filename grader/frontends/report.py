@@ -208,7 +208,7 @@ def _rows(value: dict[str, Any], prefix: str = "", depth: int = 0, within: str =
             yield label, evidence_words.shown(key, item)
 
 
-def _evidence_html(evidence: dict[str, Any], limit: int) -> str:
+def _evidence_html(evidence: dict[str, Any], limit: int, title: str) -> str:
     if not evidence:
         return ""
     cells: list[str] = []
@@ -221,7 +221,7 @@ def _evidence_html(evidence: dict[str, Any], limit: int) -> str:
             cells.append("<dt>more</dt><dd>in the result file</dd>")
             break
         cells.append(cell)
-    return web_page.folded("Evidence", f'<dl class="sp-rows">{"".join(cells)}</dl>')
+    return web_page.folded("Evidence", f'<dl class="sp-rows">{"".join(cells)}</dl>', of=title)
 
 
 def _hints_html(check: CheckResult, open_all: bool) -> str:
@@ -231,7 +231,7 @@ def _hints_html(check: CheckResult, open_all: bool) -> str:
     inner = ""
     for depth, hint in reversed(list(enumerate(check.more_hints))):
         name = HINT_NAMES[min(depth, len(HINT_NAMES) - 1)]
-        inner = web_page.folded(name, f"<p>{prose_to_html(hint)}</p>{inner}", open_all)
+        inner = web_page.folded(name, f"<p>{prose_to_html(hint)}</p>{inner}", open_all, of=check.title)
     return f'<div class="sp-hint"><p><b>Try next:</b> {prose_to_html(check.hint)}</p>{inner}</div>'
 
 
@@ -239,7 +239,7 @@ def _check_html(check: CheckResult, evidence_limit: int, above: int, all_hints: 
     """above: see `web_page.heading`."""
     word, sign, colour, _ = _status(check)
     ink = "#fff" if colour == web_page.GREY else "#000"  # what can be read on the colour: at least 4.5 to 1
-    details = _hints_html(check, all_hints) + _evidence_html(check.evidence, evidence_limit)
+    details = _hints_html(check, all_hints) + _evidence_html(check.evidence, evidence_limit, check.title)
     return (
         f'<div class="sp-check" style="border-left-color: {colour}">'
         f'<div class="sp-status"><span aria-hidden="true" style="background: {colour}; color: {ink}">{sign}</span>'
