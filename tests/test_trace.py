@@ -145,6 +145,19 @@ def test_what_is_no_trace_is_refused(name):
         trace.read_bytes(DAMAGED[name], max_bytes=(10 if name == "bomb" else 512) << 20)
 
 
+@pytest.mark.parametrize("names", [[str(i) for i in range(100)], ["a" * 20_000]])
+def test_names_that_take_long_to_judge_are_refused_from_a_stranger(tmp_path, monkeypatch, names):
+    r = good()
+    for name in names:
+        r.event("cpu_op", name, 0, 1)
+    (tmp_path / "t.json").write_text(json.dumps(r.document()))
+    assert trace.read(tmp_path / "t.json", max_bytes=1 << 20).complete
+    monkeypatch.setattr(sys.modules["grader.trace.read"], "MOST_LETTERS", 10_000)
+    with pytest.raises(TraceError, match="too many different names"):
+        trace.read(tmp_path / "t.json", max_bytes=1 << 20)
+    assert trace.read(tmp_path / "t.json").complete
+
+
 def test_only_regular_files_are_opened(tmp_path):
     real = tmp_path / "trace.json.gz"
     real.write_bytes(gzip.compress(json.dumps(good().document()).encode()))

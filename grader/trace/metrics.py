@@ -353,13 +353,13 @@ def data_metrics(m: Metrics, trace: Trace, steps: Steps, waits: intervals.Interv
         m.unmarked_reads = len(unmarked) / n
         m.events["unmarked_reads"] = unmarked
     elif len(waits[0]) and length > 0:
-        bounds = zip(steps.starts.tolist(), steps.ends.tolist(), strict=True)
-        within = [intervals.length(intervals.clip(waits, low, high)) for low, high in bounds]
-        m.data_wait = sum(within) / length
+        within = intervals.covered(steps.starts, steps.ends, waits)
+        waited = int(within.sum())
+        m.data_wait = waited / length
         if m.step_ns:
-            wait = sum(within) / n if m.wait_ns is None else m.wait_ns
+            wait = waited / n if m.wait_ns is None else m.wait_ns
             m.data_wait_unprofiled = min(1.0, wait / m.step_ns)
-        m.per_step["data_wait_ns"] = [float(w) for w in within]
+        m.per_step["data_wait_ns"] = within.astype(float).tolist()
         m.events["data_wait"] = main[trace.named(DATA_WAIT, main)]
 
 

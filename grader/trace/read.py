@@ -30,6 +30,8 @@ from grader.trace.words import counted
 
 LONGEST_NS = 3600 * 10**9  # no event of a training trace lasts an hour
 MOST_EVENTS = 8_000_000  # bounds memory: a column entry takes more than the smallest event's text
+# Letters of different names, and how many letters' time each takes beside: every one is judged a dozen times.
+MOST_LETTERS, A_NAME = 50 << 20, 100
 MOST_DAMAGED = 1_000_000  # events; bounds the time, as each takes some 50 us
 MOST_DROPPED = 0.05  # share of the events that may be damaged and left out of a trace that is judged by
 BROKEN = -2
@@ -316,7 +318,10 @@ class _Reading:
             raise TraceError(f"the trace cannot be read in part: {error}") from None
         self.notes += [left_out] if left_out else []
         cut = not ended and all(said.endswith((CUT, pieces.BREAKS_OFF)) for said in self.damage)
-        trace, dropped = _assemble(_joined(parts), self, bool(self.damage) and cut)
+        joined = _joined(parts)
+        if self.max_bytes is not None and sum(map(len, joined.names)) + A_NAME * len(joined.names) > MOST_LETTERS:
+            raise TraceError("the trace holds too many different names; record fewer steps")
+        trace, dropped = _assemble(joined, self, bool(self.damage) and cut)
         if not len(trace) and (lost or self.bare):
             raise TraceError(foreign.file(self.first, self.file_name))
         if seen and (self.about.schemaVersion is None or len(trace)) and (trace.category == OTHER).all():

@@ -95,9 +95,11 @@ def _join_threads(c: dict[str, np.ndarray], threads: list[tuple[Any, Any]]) -> N
     known = {threads[one][0] for one in ops}
     named = Counter(threads[one][1] for one in ops)
     same = {threads[one][1]: one for one in ops if named[threads[one][1]] == 1}
-    joined = {one: same[threads[one][1]] for one in calls if threads[one][0] not in known and threads[one][1] in same}
-    for one, other in joined.items():
-        c["thread"] = np.where((thread == one) & (kind == RUNTIME), other, c["thread"])
+    other = np.arange(len(threads))
+    for one in calls:
+        pid, tid = threads[one]
+        other[one] = one if pid in known else same.get(tid, one)
+    c["thread"] = np.where(kind == RUNTIME, other[thread], thread)
 
 
 def _correlate(correlation: np.ndarray, work: np.ndarray) -> bool:
