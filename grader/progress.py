@@ -8,7 +8,8 @@ from tqdm import tqdm
 
 
 def bar(count: int, name: str, form: str, smoothing: float = 0.3) -> tqdm:
-    """A bar on standard error that leaves nothing behind; disabled if it can't be drawn. Options are tqdm's; a postfix begins ", "."""
+    """A bar on standard error that leaves nothing behind, with tqdm's options; its postfix begins with ", ". It is disabled where it
+    couldn't be drawn, so that its user says the same in lines."""
     return tqdm(total=count, desc=name, bar_format=form, leave=False, disable=not _is_drawn(), smoothing=smoothing)
 
 

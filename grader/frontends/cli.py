@@ -66,7 +66,8 @@ BELOW = {
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command. Returns 0 done, 1 not on this machine, 2 unusable input, 3 incomplete or slower, 4 unfinished, 130 stopped."""
+    """Run a command. Returns the exit status: 0 done, 1 the machine cannot do it, 2 unusable input, 3 an incomplete trace or
+    a slower night, 4 an unfinished night, 130 stopped."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # closed, as by a service: what is opened next would get its number
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))

@@ -49,7 +49,8 @@ def lacking(lab: AnyLab, form_name: str) -> str:
 
 
 def choose_form(lab: AnyLab, device: str) -> str:
-    """ "cuda", "cpu", or "traces" where nothing is measured. With "auto" a lab that needs more GPUs than there are takes the CPU."""
+    """The form in which a lab is graded: "cuda", "cpu", or "traces" where nothing is measured. With "auto" a lab that needs more
+    GPUs than there are takes the CPU."""
     if list(lab.forms) == ["traces"] or (device == "traces" and device in lab.forms):
         return "traces"
     chosen = choose_device(device)

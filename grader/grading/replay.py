@@ -117,7 +117,8 @@ def _train(arm: Arm, until: int, say: Callable[[], None]) -> None:
 
 
 def compared_part(race: Race, replay: parity_check.Replay, decide: Decide) -> tuple[Race, tuple[str, ...]]:
-    """The race as far as the reference solution could follow, with a warning if that is not all; nothing known of too few pairs."""
+    """The race as far as the reference solution could follow, with a warning where that is not all. Where too few pairs are left
+    nothing is known."""
     followed, claimed = max(replay.updates, default=0), race.checkpoints[-1].step
     if followed == claimed:
         return race, ()

@@ -46,7 +46,8 @@ def chosen(made: list[Part], kinds: Container[str], subjects: Container[str]) ->
 
 
 def share(made: list[Part], number: int, count: int) -> list[Part]:
-    """Every `count`-th part, long ones spread; parts made together stay so, as do a lab's adversaries. Shares add up to a night."""
+    """Every `count`-th part, those that take long spread evenly. Parts that are made together stay together, and so do a lab's
+    adversaries. All shares make one night."""
     tasks = [
         f"adversary {part.subject}" if part.kind == "adversary" else part.task.digest if part.task else ""
         for part in made

@@ -66,7 +66,7 @@ def draw_roofline(analysis: Analysis, top: int = 10) -> Figure:
 
 
 def _dots(axes: Axes, dpi: float, placed: list[Placed]) -> None:
-    """A dot for each operation, as large as its share; its number beside it where there is room, as those of one kind lie together."""
+    """A dot for each operation, as large as its share, and its number where there is room: operations of one kind lie together."""
     taken: list[tuple[float, float]] = []
     for number, o, x, y in placed:
         colour, marker, _ = BOUNDS.get(o.bound, BOUNDS[None])

@@ -81,7 +81,8 @@ class JpegBytes(Dataset):
 
 
 class Recurring(Batches):
-    """The first `steps` batches are of the first `few` pictures, so keeping what belongs to one step only shows. Then as `Batches`."""
+    """As `Batches`, but the first `steps` batches are made of the first `few` pictures, so that each soon comes again with another
+    crop: who keeps a crop shows at once."""
 
     def __init__(self, count: int, batch_size: int, seed: int, steps: int, few: int):
         super().__init__(count, batch_size, seed)

@@ -61,7 +61,8 @@ class OwnLoop(Job):
 
 
 class Batches(Sampler[list[int]]):
-    """Endless batches of `batch_size` indices below `count`: permutations drawn from `seed`, without a rest, anew for each iterator."""
+    """Endless batches of `batch_size` indices below `count`, from one random permutation after another, drawn from `seed`.
+    What is left of a permutation is dropped. Each iterator begins at the beginning."""
 
     def __init__(self, count: int, batch_size: int, seed: int):
         if batch_size > count:
