@@ -89,6 +89,12 @@ def _read_only(folder: str) -> None:
     _mount(None, folder, flags=_REMOUNT | _BIND | _RDONLY)
 
 
+def _read_only_here() -> None:
+    here = os.getcwd()
+    _read_only(here)
+    os.chdir(here)
+
+
 def _dev_without_shm() -> None:
     new = _folder("dev")
     _mount("tmpfs", new, "tmpfs", options="mode=755")
@@ -234,7 +240,7 @@ _MOUNTS: dict[str, Callable[[], None]] = {
     "full_home": _full_home,
     "full_disk": _full_disk,
     "full_folder": _full_folder,
-    "read_only_here": lambda: [_read_only(os.getcwd()), os.chdir(os.getcwd())] and None,
+    "read_only_here": _read_only_here,
     "noexec_temporary": _noexec_temporary,
     "read_only_packages": lambda: [_read_only(path) for path in {sys.prefix, str(Path(__file__).parents[1])}] and None,
     "old_cgroups": _old_cgroups,
