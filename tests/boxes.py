@@ -195,6 +195,12 @@ def _full_folder() -> None:
     os.chdir(Path(scratch, "full"))
 
 
+def _small_folder() -> None:
+    """Room for little more than what a run's folder is tried out with."""
+    _mount("tmpfs", _folder("small"), "tmpfs", options="size=64k,mode=777")
+    os.chdir(Path(scratch, "small"))
+
+
 def _noexec_temporary() -> None:
     _mount("tmpfs", _folder("noexec"), "tmpfs", _NOEXEC, "mode=1777")
     os.environ["TMPDIR"] = _folder("noexec")
@@ -240,6 +246,7 @@ _MOUNTS: dict[str, Callable[[], None]] = {
     "full_home": _full_home,
     "full_disk": _full_disk,
     "full_folder": _full_folder,
+    "small_folder": _small_folder,
     "read_only_here": _read_only_here,
     "noexec_temporary": _noexec_temporary,
     "read_only_packages": lambda: [_read_only(path) for path in {sys.prefix, str(Path(__file__).parents[1])}] and None,

@@ -191,6 +191,35 @@ def test_where_nothing_can_be_written_it_is_said_first_and_in_one_line(box, why,
     assert line.startswith("grader: ") and target in line and f" cannot be written: {why}. Name a f" in line
 
 
+FILLS = """
+import contextlib, pathlib, sys, torch
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+def steps(count):
+    for _ in range(count):
+        model(torch.randn(64, 8)).sum().backward(); optimizer.step()
+
+if sys.argv[1] == "late":
+    while not [*pathlib.Path(".").rglob("process-*.json")]:
+        steps(10)
+with contextlib.suppress(OSError), open("full", "wb", buffering=0) as file:
+    while file.write(bytes(512)):
+        pass
+steps(300)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_a_job_that_fills_the_disk_is_not_taken_for_a_short_one(when):
+    done = in_box(
+        "small_folder", "-m", "grader", "run", "--", sys.executable, "-c", FILLS, when, PYTHONPATH=str(REPOSITORY)
+    )
+    assert done.returncode == 0 and "is lost" in done.stderr and "No space left on device. Name a f" in done.stderr
+    assert "no step was seen" not in done.stderr and "make more steps" not in done.stderr
+
+
 @pytest.mark.slow
 def test_a_course_that_cannot_be_written_to_is_named(tmp_path):
     """And no file on the way there, such as a temporary one."""

@@ -289,6 +289,8 @@ def _whole(seen: Seen, found: dict[str, Any]) -> list[str]:
         if seen.status:
             what = "its first step" if seen.torch else "any Python process of it imported torch"
             return [f"the command ended with exit status {seen.status} before {what}."]
+        if seen.full:
+            return [f"what this job told is lost. {one_line(seen.full)}"]
         if seen.failed:
             return [f"this job can't be watched. {one_line(seen.failed)}"]
         if not seen.torch:
@@ -316,7 +318,10 @@ def _whole(seen: Seen, found: dict[str, Any]) -> list[str]:
         )
     if seen.status and not all(process["over"] for process in seen.processes):
         lines.append(" It was killed, and what it did in the seconds before isn't in these numbers.")
-    lines += [f" {line}" for line in _unfinished(seen)]
+    if seen.full:
+        lines.append(f" What it told last is lost, and isn't in these numbers. {one_line(seen.full)}")
+    else:
+        lines += [f" {line}" for line in _unfinished(seen)]
     return lines
 
 

@@ -23,6 +23,7 @@ import psutil
 from grader.errors import UserError
 from grader.measure.blocks import lost_since
 from grader.paths import temporary
+from grader.result import made_writable
 from grader.sandbox.processes import Processes
 
 WATCH = Path(__file__).parent / "watch"
@@ -42,6 +43,7 @@ class Seen:
     torch: bool = False  # some process imported it
     step: str = ""  # module:function that ends a step, as it was asked for
     failed: str = ""  # why a process of it could not be watched
+    full: str = ""  # why the last that its processes told could not be written
     gpu_busy: list[float] = field(default_factory=list)  # as nvidia-smi shows it, 0 to 1, while steps were timed
     looks: int = 0  # complete measurements, each of all ranks of a training
     # the last one: process and look
@@ -109,6 +111,10 @@ def run_watched(
     seen.left = [] if stopped else _left(folder, seen)
     seen.seconds = time.monotonic() - began
     seen.status = 0 if stopped else process.returncode if process.returncode >= 0 else 128 - process.returncode
+    try:
+        made_writable(folder)
+    except UserError as error:
+        seen.full = str(error)
     return seen
 
 

@@ -411,6 +411,8 @@ def _why_not(seen: Seen, log: Path) -> str:
         return last or f"exit status {seen.status}{': ' + lines[-1] if lines else ''}"
     if seen.left:
         return "the command ended while its training went on in the background, where it can't be measured"
+    if seen.full:
+        return f"what it told last is lost. {seen.full}"
     if not seen.processes and seen.failed:
         return f"it can't be watched. {seen.failed}"
     if not seen.processes:
