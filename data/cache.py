@@ -1,6 +1,7 @@
 """Where this user's made and downloaded data lies, and how a file gets there whole or not at all."""
 
 import contextlib
+import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator
@@ -35,6 +36,14 @@ def make_dir(folder: Path) -> Path:
         folder.mkdir(exist_ok=True)
         folder.chmod(0o755)
     return folder
+
+
+def is_made(marker: Path, manifest: dict[str, object]) -> bool:
+    """Whether the file that is written last says that just this is there."""
+    try:
+        return json.loads(marker.read_text()) == manifest
+    except (FileNotFoundError, ValueError):
+        return False
 
 
 def lost(files: Iterable[Path], least: int = 1) -> list[Path]:

@@ -25,8 +25,9 @@ def make_pictures(size: int, dest: Path | None = None, images: Path | None = Non
     marker, manifest = dest / "manifest.json", {"version": VERSION, "images": IMAGES, "size": size, "count": count}
     bytes_of = {TRAIN: 3 * size * size * (count - count // 10), HELD_OUT: 3 * size * size * (count // 10)}
     try:
-        complete = marker.exists() and json.loads(marker.read_text()) == manifest
-        if complete and not any(cache.lost([dest / name], least) for name, least in bytes_of.items()):
+        if cache.is_made(marker, manifest) and not any(
+            cache.lost([dest / name], least) for name, least in bytes_of.items()
+        ):
             return dest
         cache.make_dir(dest)
         sets = generated(images, count)

@@ -88,8 +88,8 @@ def _made(dest: Path, manifest: dict, make: Callable[[], None], files: list[Path
     dest = Path(dest).absolute()
     marker = dest / "manifest.json"
     try:
-        if marker.exists() and json.loads(marker.read_text()) == manifest:
-            if not (lost := cache.lost(files, least)):
+        if marker.exists():  # of another version none is kept
+            if not (lost := cache.lost(files, least) if cache.is_made(marker, manifest) else files):
                 return dest
             for path in lost:
                 path.unlink(missing_ok=True)

@@ -136,6 +136,17 @@ def test_what_a_data_set_lost_is_made_again(kind, what, tmp_path):
     assert all(after[name] == before[name] for name in same) and all(after.values())
 
 
+@pytest.mark.parametrize("kind", ["pictures", "tiles", "tile files"])
+@pytest.mark.parametrize("manifest", ['{"version": 0}', '{"vers', ""])
+def test_what_another_version_made_is_made_again(kind, manifest, tmp_path):
+    made = DATA_SETS[kind](tmp_path / "set")
+    before = {name: data for name, data in contents(made).items() if not name.endswith(".sqlite")}
+    for name, data in contents(made).items():
+        (made / name).write_bytes(manifest.encode() if name == "manifest.json" else data[::-1])
+    after = contents(DATA_SETS[kind](tmp_path / "set"))
+    assert {name: after[name] for name in before} == before
+
+
 def test_default_folder_is_in_the_cache(tmp_path):
     assert images.make_images(count=3, seed=7, progress=False) == tmp_path / "cache" / "images-3-seed7"
 
