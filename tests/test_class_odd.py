@@ -75,7 +75,7 @@ def test_who_is_not_taken_is_named_with_the_reason(round_):
             assert folder == (each.kind.points is not None), each.kind.name
             if not folder and each.kind.name != "of another lab":
                 assert odd_class.entry(each, system, "", 0).partition("_")[0] in err, each.kind.name
-        assert "notes.docx" in out and "old.ipynb" in err
+        assert "notes.docx" in out and "old.ipynb" in out
 
 
 @pytest.mark.slow

@@ -309,7 +309,7 @@ def test_hand_ins_of_other_systems(tmp_path, capsys, system):
             assert (
                 clock.read_text() == f"{datetime(*times[student], tzinfo=zone).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC\n"
             )
-    older = sum("newer" in line for line in err.splitlines())
+    older = sum("is newer" in line for line in out.splitlines())
     theirs = [name for name in files if name.endswith(".ipynb") and "Feedback" not in name and "Working" not in name]
     assert older == max(0, len(theirs) - len(students))
     assert err.count("whose it is") == 0 and ("late" in err) == (not times)
