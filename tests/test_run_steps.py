@@ -472,6 +472,22 @@ def test_steps_are_those_of_one_thread_where_several_train(tmp_path):
     assert rank["samples_a_step"] == 2
 
 
+def test_a_worker_that_is_killed_once_its_result_is_there_has_told_all(tmp_path):
+    """As those of a pool are, where it is left. Its results come by such a queue."""
+    body = """
+        import multiprocessing
+        def train(queue):
+            for _ in range(40): step()
+            queue.put("done"); time.sleep(600)
+        context = multiprocessing.get_context("fork")
+        queue = context.SimpleQueue()
+        worker = context.Process(target=train, args=(queue,), daemon=True)
+        worker.start(); queue.get(); worker.kill(); worker.join()
+    """
+    process, seen = watched(tmp_path, MODEL, body, options={**LOOK, "at_step": 1000})
+    assert (seen.status, process["steps"]) == (0, 40)
+
+
 def test_what_was_timed_of_a_measurement_that_did_not_end_counts(tmp_path):
     process, seen = watched(tmp_path, MODEL, STEPS, arguments=["40"])
     (look,) = process["looks"]

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 import time
+from multiprocessing import queues
 
 import torch
 import torch.jit._builtins as scripted
@@ -17,6 +18,7 @@ import torch.utils.data.dataloader as loading
 from grader_watch_steps import backward_runs_in, never_compiled
 from torch.optim import optimizer as optimizers
 
+SENT_EVERY_S = 0.1  # some send each loss
 watching: list = []  # the one watcher
 compiling = torch.compiler.is_compiling
 
@@ -36,6 +38,7 @@ def install(watch) -> None:
     if watch.options.step:
         _follow(watch, watch.options.step)
     atexit.register(watch.at_exit)
+    _patch(queues.SimpleQueue, "put", _first(_result_sent(watch)))
     _patch(os, "_exit", _first(lambda *_: watch.at_once()))
 
 
@@ -60,6 +63,21 @@ def _see_optimizers(watch) -> None:
     never_compiled(done.__code__)
     optimizers.register_optimizer_step_pre_hook(begins)
     optimizers.register_optimizer_step_post_hook(done)
+
+
+def _result_sent(watch):
+    """To the process that started this one, which may kill it now: so ends a pool that is left."""
+    told_at = 0.0
+
+    def sent(*_) -> None:
+        nonlocal told_at
+        now = time.perf_counter()
+        if watch.step and not watch.over and now - told_at > SENT_EVERY_S:
+            told_at = now
+            with contextlib.suppress(OSError):
+                watch.tell()
+
+    return sent
 
 
 def saves(module, name: str) -> None:
