@@ -306,6 +306,25 @@ def test_the_notebook_for_hosted_machines_holds_the_lab_as_it_is_released():
     assert "".join(code["submission"]["source"]).split() == f"%%submission {starter}".split()
 
 
+def test_there_the_course_has_one_folder_of_any_name_however_often_its_cell_is_run(tmp_path):
+    notebook = json.loads((outline.NOTEBOOKS / "colab.ipynb").read_text(encoding="utf-8"))
+    cells = {cell["id"]: "".join(cell["source"]) for cell in notebook["cells"]}
+    for name in ("my course", str(tmp_path / "it's anywhere")):
+        run = [cells["parameters"], f"folder = {name!r}", cells["install"]] * 2
+        program = f"""
+import os
+from IPython.core.interactiveshell import InteractiveShell
+shell = InteractiveShell.instance()
+for source in {run!r}:
+    shell.run_cell(source).raise_error()
+print(os.getcwd())"""
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PATH": path}
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+        assert done.stdout.splitlines()[-1:] == [str(tmp_path / name / "work" / "2a_workers")], done.stderr
+
+
 # ---------------------------------------------------------------- make
 
 
