@@ -490,6 +490,18 @@ def test_marks_that_a_calibration_would_change_are_named():
         assert not any("calibrat" in heading for heading in found)
 
 
+def test_who_predicted_for_another_device_is_named():
+    """Where the class is graded on a CPU, that may be everybody: their points are lost, and nobody else's report says so."""
+    students = ("ann", "bob", "cyd")
+    everyone = [HandedIn(student, NAME, Submission(f"x = {student!r}")) for student in students]
+    records = {(student, NAME): graded(3.0, None) for student in students}
+    for student in ("ann", "cyd"):
+        prediction = {"title": "Prediction", "status": "PASS", "evidence": {}, "unmeasured": 5.0}
+        records[student, NAME]["result"]["checks"].append(prediction)
+    found = summary.attention(summary.rows(everyone, records))
+    assert found[summary.OTHER_DEVICE] == [f"{NAME}: ann, cyd"]
+
+
 def test_labs_that_nobody_calibrated_are_known_before_the_first_grade(tmp_path, monkeypatch):
     monkeypatch.setenv("GRADER_CACHE", str(tmp_path))
     with pool.embedded("cpu") as workers:

@@ -33,6 +33,9 @@ LONGER_S = 10.0  # so much longer than others a grade must take to deserve one
 BINS = 10
 ELSEWHERE = "Text outside of the explanation's cell (a person marks it in Formgrader)"
 OTHER_RELEASE = "Notebooks of another release of the lab (it may have asked for something else)"
+OTHER_DEVICE = (
+    "Predicted the gain on another device, so half of these points are lost (tell the class which device grades)"
+)
 EMPTY: Mapping[str, Sequence[str]] = {}
 
 
@@ -61,6 +64,7 @@ class Row:
     form: str = ""  # "cuda", "cpu" or "traces"
     explained: str = ""  # where the explanation stands, if not in its cell
     other_release: bool = False
+    other_device: bool = False  # whether the gain that was predicted is another device's, and so was not judged
 
     @property
     def share(self) -> float | None:
@@ -141,6 +145,7 @@ def _row(one: HandedIn, record: dict[str, Any] | None) -> Row:
         if row.status == GRADED:
             row.score, row.measured_max = result["score"], result["measured_max"]
             row.inconclusive = [c["title"] for c in result["checks"] if c["status"] == INCONCLUSIVE]
+            row.other_device = any(check.get("unmeasured") for check in result["checks"])
             for check in result["checks"]:
                 evidence = check["evidence"] if check["status"] != NOT_MEASURED else {}
                 row.gain = evidence.get("gain", row.gain)
@@ -306,6 +311,10 @@ def attention(made: list[Row], also: Mapping[str, Sequence[str]] = EMPTY) -> dic
             "Stopped by an error of their own": [named(r, r.why) for r in made if r.status == GRADED and r.why],
             "Inconclusive (--again STUDENT/LAB while nothing else runs measures it anew)": [
                 named(r, ", ".join(r.inconclusive)) for r in made if r.inconclusive
+            ],
+            OTHER_DEVICE: [
+                f"{lab}: {', '.join(row.student for row in made if row.lab == lab and row.other_device)}"
+                for lab in dict.fromkeys(row.lab for row in made if row.other_device)
             ],
             "Outliers": [named(r, r.outlier) for r in made if r.outlier],
             "Identical, apart from white space and comments": [
