@@ -218,6 +218,7 @@ def test_what_cannot_be_graded_is_said_in_a_line(tmp_path):
         "dan": (json.dumps({"nbformat": 3, "worksheets": 5}), f"{no_notebook} it has no list of cells"),
         "eve": (json.dumps(old | {"cells": 5}), f"{no_notebook} it has no list of cells"),
         "fay": ("[" * 100_000, f"{no_notebook} its JSON is broken"),
+        "z" * 245: ("{}", f"{no_notebook} it has no list of cells"),  # as long as a folder's name may be, nearly
     }
     texts = {student: text for student, (text, _) in unreadable.items()} | {"gus": json.dumps(odd), "hal": released}
     for student, text in texts.items():

@@ -9,6 +9,7 @@ from nbgrader.utils import is_solution
 from traitlets import Unicode
 
 from grader.classroom.cells import digest, written
+from grader.classroom.people import LONGEST
 from grader.frontends.nbgrader import ADDED, UNREADABLE, released_cells
 from grader.result import write_text
 
@@ -27,7 +28,11 @@ class SaveGrades(SaveAutoGrades):
         found = written(theirs, released_cells(self, about["assignment"]))
         self._wrote, now = bool(found), digest(found)
         folder = Path(CourseDirectory(parent=self).root) / self.texts / "explanations"
-        kept = folder / about["assignment"] / f"{about['student']}.txt"
+        student = about["student"]
+        own = (
+            student if len(student.encode()) <= LONGEST else digest([student])
+        )  # beside which there is room for an ending
+        kept = folder / about["assignment"] / f"{own}.txt"
         self._same = kept.exists() and kept.read_text(encoding="utf-8").strip() == now
         nb, resources = super().preprocess(nb, resources)
         write_text(kept, f"{now}\n")
