@@ -3,6 +3,8 @@
 import sys
 import textwrap
 
+import pytest
+
 from grader.own import trying
 from grader.own.trying import Lever, Rung
 from tests.own_jobs import LOOK
@@ -19,27 +21,37 @@ TRAINER = """
 """
 SCRIPT = """
     import torch
-    from transformers import trainer
+    from {package} import {name} as trainer
     torch.manual_seed(0)
     data = torch.utils.data.TensorDataset(torch.randn(256, 8), torch.randn(256, 1))
     trainer.train(torch.nn.Linear(8, 1), data)
 """
 
 
-def test_a_trainer_that_makes_loader_and_optimizer_has_its_own_words(tmp_path):
-    package = tmp_path / "transformers"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "trainer.py").write_text(textwrap.dedent(TRAINER))
-    (tmp_path / "job.py").write_text(textwrap.dedent(SCRIPT))
-    names = ("loader", "autocast", "fused", "tf32")
-    rung = Rung(tuple(Lever(name, name, "", values={"workers": 1}) for name in names))
+WORDS = {
+    "transformers.trainer": {
+        "loader": "TrainingArguments(dataloader_num_workers=1, dataloader_persistent_workers=True, dataloader_prefetch_factor=4)",
+        "autocast": "TrainingArguments(bf16=True)",
+        "fused": 'TrainingArguments(optim="adamw_torch_fused")',
+        "tf32": "TrainingArguments(tf32=True)",
+    },
+    "skorch.net": {
+        "loader": "NeuralNet(iterator_train__num_workers=1, iterator_train__persistent_workers=True, iterator_train__prefetch_factor=4)",
+        "fused": "NeuralNet(optimizer__fused=True)",
+    },
+    "fastai.learner": {"autocast": "learn.to_bf16()"},
+    "composer.trainer.trainer": {"autocast": 'Trainer(precision="amp_bf16")'},
+}
+
+
+@pytest.mark.parametrize("module", WORDS)
+def test_a_trainer_that_makes_loader_and_optimizer_has_its_own_words(tmp_path, module):
+    path = tmp_path.joinpath(*module.split(".")).with_suffix(".py")
+    path.parent.mkdir(parents=True)
+    path.write_text(textwrap.dedent(TRAINER))
+    package, _, name = module.rpartition(".")
+    (tmp_path / "job.py").write_text(textwrap.dedent(SCRIPT).format(package=package, name=name))
+    rung = Rung(tuple(Lever(lever, lever, "", values={"workers": 1}) for lever in WORDS[module]))
     trying._run(rung, [sys.executable, str(tmp_path / "job.py")], LOOK, tmp_path, 600)
     assert not rung.why_not
-    assert [line.partition("(")[2].rstrip(")") for line in rung.to_write] == [
-        "dataloader_num_workers=1, dataloader_persistent_workers=True, dataloader_prefetch_factor=4",
-        "bf16=True",
-        'optim="adamw_torch_fused"',
-        "tf32=True",
-    ]
-    assert all(line.startswith("TrainingArguments(") for line in rung.to_write)
+    assert rung.to_write == list(WORDS[module].values())

@@ -20,6 +20,14 @@ TRAINERS = {  # a module that calls the model, or makes loaders and optimizers, 
     },
     "lightning.pytorch.trainer.trainer": {"autocast": 'Trainer(precision="{mixed}")'},
     "pytorch_lightning.trainer.trainer": {"autocast": 'Trainer(precision="{mixed}")'},
+    "fastai.learner": {"autocast": "learn.to_{kind}()"},
+    "composer.trainer.trainer": {"autocast": 'Trainer(precision="amp_{kind}")'},
+    "skorch.net": {
+        "fused": "NeuralNet(optimizer__fused=True)",
+        "foreach": "NeuralNet(optimizer__foreach=True)",
+        "compile": "NeuralNet(compile=True)",
+        "loader": "NeuralNet(iterator_train__num_workers={workers}, iterator_train__persistent_workers=True, iterator_train__prefetch_factor={prefetch})",
+    },
     "ultralytics.engine.trainer": {"loader": "train(workers={workers})"},
 }
 
