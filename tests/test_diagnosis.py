@@ -351,6 +351,23 @@ def test_copies_beside_which_the_host_works_make_no_sure_verdict(launches, sure)
     assert d.what_if["transfer"] == pytest.approx(0.01 * launches, rel=0.05)
 
 
+def test_copies_that_a_host_nearly_as_slow_hides_in_few_steps_make_no_sure_verdict():
+    """It never waits and comes to be ahead, by more in each step: that lead is no gain of a step without the copies."""
+    r, gpu = Recording(), 0
+    for number in range(4):
+        begin = 11_600 * US * number
+        gpu = max(gpu, begin) + 8_300 * US
+        r.work("gpu_memcpy", PINNED, begin, gpu - 8_300 * US, 8_300 * US, bytes=1 << 27)
+        for i in range(100):
+            launched = begin + 6_500 * US + 50 * US * i
+            gpu = max(gpu, launched + 2 * US) + 48 * US
+            r.work("kernel", GEMM, launched, gpu - 48 * US, 48 * US)
+        r.step(number, begin, begin + 11_599 * US)
+    d = trace.analyse(r.read()).diagnosis
+    assert d.cause == "transfer-bound" and d.confidence <= 0.6 and "the host works beside most of that" in d.text
+    assert d.what_if["transfer"] == pytest.approx(11.6, rel=0.01)
+
+
 def copies_of_their_own_stream(late):
     """A copy of 3 ms on a stream of its own, which the host launches after it has waited for the kernels of the step before (late),
     or while these still run; then 40 kernels of 100 us that need what was copied."""
