@@ -2,6 +2,7 @@
 
 Nothing this process says about time is believed; losses and weights are checked by what they must be if the work was done."""
 
+import bdb
 import contextlib
 import ctypes
 import importlib
@@ -61,6 +62,14 @@ from grader.workloads.job import Job
 # as before Python 3.14: workers know what the loop defines, and a loop may still choose another way
 if sys.version_info >= (3, 14) and sys.platform == "linux":
     vars(vars(multiprocessing.context)["_default_context"])["_default_context"] = multiprocessing.get_context("fork")
+
+
+def _no_debugger(*arguments: Any, **more: Any) -> None:
+    """Nobody can type: from Python 3.14 on the debugger ends the program then, as if the loop had asked for it."""
+    raise bdb.BdbQuit
+
+
+sys.breakpointhook = _no_debugger
 # where other GPUs are hidden NVML does not start, and torch counts the GPUs without it
 warnings.filterwarnings("ignore", "Can't initialize NVML")
 # some releases of torch say so of every use of the profiler: https://github.com/pytorch/pytorch/issues/180348
