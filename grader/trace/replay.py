@@ -32,8 +32,7 @@ def saved(trace: Trace, steps: Steps, without: np.ndarray) -> float:
     free = int(max(begun, latest[-1] - sooner) + done[-1])
     ends = max(steps.host[1], int(trace.end[steps.gpu].max()))
     gained = ends - max(steps.host[1] - sooner, free)
-    if not len(
-        own
-    ):  # nothing stops the host: the lead that it has won is no gain of a step, which takes it as long as ever
+    # Nothing stops the host: the lead that it has won is no gain of a step, which takes it as long as ever.
+    if not len(own):
         gained = min(gained, steps.window[1] - steps.window[0] - (steps.host[1] - steps.host[0]))
     return max(0.0, gained / len(steps))
