@@ -6,9 +6,8 @@ from typing import Any
 from grader.safe_text import beginning
 
 TOLD = ("contract", "weights", "out_of_memory")  # kinds that a child tells; others are names of exceptions
-MAX_MESSAGE = (
-    5_000  # characters of an error, fewer than a report shows; an honest one has some 2,000 at most (torch.compile)
-)
+# characters of an error, fewer than a report shows; an honest one has some 2,000 at most (torch.compile)
+MAX_MESSAGE = 5_000
 
 
 class ChildError(Exception):

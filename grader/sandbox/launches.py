@@ -43,9 +43,8 @@ class Launches(TorchDispatchMode):
         super().__init__()
         self.operators: set[str] = set()
         self.launches = 0
-        self.quiet = (
-            False  # what Triton does with tensors to launch a kernel, and what is done here, is none of the call's
-        )
+        # what Triton does with tensors to launch a kernel, and what is done here, is none of the call's
+        self.quiet = False
         self.kernels: list[dict[str, Any]] = []
         self.storages: list[dict[str, Any]] = []
         self.steps: list[list[Any]] = []

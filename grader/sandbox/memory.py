@@ -19,9 +19,8 @@ from grader.sandbox.processes import Processes, can_compare_files, living, same_
 from grader.sandbox.workspace import Workspace
 
 NO_ROOM = 16 << 20  # bytes left at which a disk, or shared memory, is as good as full
-MAX_OPENED = (
-    50_000  # files of one child, each time that it has opened one: it takes a quarter of a second to look at them
-)
+# files of one child, each time that it has opened one: it takes a quarter of a second to look at them
+MAX_OPENED = 50_000
 File = tuple[int, int]  # device and inode
 _ANONYMOUS = ("RssAnon", "VmSwap")
 _PAGE = resource.getpagesize()

@@ -28,9 +28,8 @@ NO_TENSOR = ("", "Scalar", "ScalarList", "TensorList", "GenericList", "Generic",
 # Of the tensors in a list the profiler records the shapes, up to some tens of them, and never the types: no bytes follow.
 LIST = '"TensorList"'
 MOST_ELEMENTS = 2**50  # of one tensor; whatever claims more is no tensor
-MOST_SIZES = (
-    64  # of one tensor: torch's operators take no more, and a product takes as long as the square of their number
-)
+# of one tensor: torch's operators take no more, and a product takes as long as the square of their number
+MOST_SIZES = 64
 
 
 @dataclass(frozen=True)
