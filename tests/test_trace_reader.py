@@ -588,6 +588,13 @@ def test_bytes_changed_at_random(data):
     fuzz_trace.check(bytes(whole))
 
 
+def test_a_call_without_its_process_is_of_no_other_one():
+    """Only Ascend writes the calls of a thread as those of a process of its own."""
+    call = b'"name": "cudaLaunchKernel", "pid"'
+    assert call in WHOLE
+    fuzz_trace.check(WHOLE.replace(call, call[:-5] + b'" pid"', 1))
+
+
 def test_one_damaged_event_costs_one_event():
     """The others keep every nanosecond."""
     damaged = edited("gemm<1,", 'gemm<"1"\x01,')

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from grader.trace.decode import OF_OTHERS
+from grader.trace.decode import CANN, OF_OTHERS
 from grader.trace.events import (
     ANNOTATION,
     CPU_OP,
@@ -39,7 +39,8 @@ def settle(
     work = np.isin(kind[rows], (KERNEL, MEMCPY, MEMSET))
     notes: list[str] = []
     _follow_arrows(c, start, rows, work)
-    _join_threads(c, threads)
+    if any(map(CANN.match, names)):
+        _join_threads(c, threads)
     by_operator = _correlate(c["correlation"], work)
     if by_operator:
         notes.append(
