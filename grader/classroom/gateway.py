@@ -54,7 +54,7 @@ class Gateway:
     folder: Path  # the certificates
     device: str
     rules: Rules = field(default_factory=Rules)
-    _strangers: dict[asyncio.Task, None] = field(default_factory=dict)  # the oldest first
+    _strangers: dict[asyncio.Transport, asyncio.Task] = field(default_factory=dict)  # the oldest first
     _open: collections.Counter = field(default_factory=collections.Counter)
     _made: int = 0
     _busy: collections.Counter = field(default_factory=collections.Counter)
@@ -69,10 +69,11 @@ class Gateway:
     def arrived(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
         """Ask for its key. Where too many are at the door, whoever has stood there longest goes: with a key it takes a moment."""
         if len(self._strangers) >= MAX_STRANGERS:
-            next(iter(self._strangers)).cancel()
-        task = asyncio.ensure_future(self._shake_hands(transport, context))
-        self._strangers[task] = None
-        task.add_done_callback(self._strangers.pop)
+            oldest = next(iter(self._strangers))
+            self._strangers.pop(oldest).cancel()
+            oldest.abort()
+        task = self._strangers[transport] = asyncio.ensure_future(self._shake_hands(transport, context))
+        task.add_done_callback(lambda _: self._strangers.pop(transport, None))
 
     async def _shake_hands(self, transport: asyncio.Transport, context: ssl.SSLContext) -> None:
         loop = asyncio.get_running_loop()
@@ -83,9 +84,6 @@ class Gateway:
             )
         except OSError:  # it has gone, or has no key of ours
             encrypted = None
-        except asyncio.CancelledError:
-            transport.abort()
-            raise
         if encrypted:
             protocol.connection_made(encrypted)
 
