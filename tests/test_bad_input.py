@@ -641,6 +641,7 @@ def test_a_right_prediction_earns_nothing_while_the_loop_does_not_run(body):
     assert "did not run" in check.reason and "counts when the loop runs" in check.reason
 
 
+@pytest.mark.slow
 def test_steps_that_take_ever_longer_do_not_hold_the_machine():
     """A request may take twenty times what the last one lets expect, so a loop could ask for days, request by request."""
     slower = "for seconds in (0, 0.5, 1e6):\n        time.sleep(seconds)"

@@ -263,6 +263,7 @@ print(probe.confinement())
 """
 
 
+@pytest.mark.slow
 def test_programs_of_its_own_have_the_same_grader(tmp_path):
     """Whatever else is installed, and however Python finds it."""
     (tmp_path / "other" / "grader").mkdir(parents=True)

@@ -387,6 +387,7 @@ def train(job):
         assert child.run(1)[1] == [1.0]
 
 
+@pytest.mark.slow
 def test_what_is_held_while_a_look_takes_long_is_seen(monkeypatch):
     slow = Memory.in_files
     monkeypatch.setattr(Memory, "in_files", lambda child: time.sleep(1) or slow(child))

@@ -162,6 +162,7 @@ def test_settled_says_something(times):
 # ---------------------------------------------------------------- for real
 
 
+@pytest.mark.slow
 def test_two_loops_that_train_the_same(files):
     told = []
     found = files.compared(progress=lambda share, what: told.append((share, what)))

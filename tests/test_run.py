@@ -74,6 +74,7 @@ def test_collections_of_garbage_are_in_the_recording_and_nothing_stays_in_the_jo
     assert len(collections) >= 3, collections
 
 
+@pytest.mark.slow
 def test_a_path_in_another_encoding_than_the_locale_s(tmp_path):
     """A C locale on a disk with UTF-8: torch.profiler would write to another path, or to none."""
     here = tmp_path / "Kürs"

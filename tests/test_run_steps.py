@@ -340,6 +340,7 @@ EVALUATING = {
 }
 
 
+@pytest.mark.slow
 def test_evaluation_and_checkpoints_are_no_steps(tmp_path):
     found = watched_all(tmp_path, EVALUATING)
     counts = {name: (each["counts"]["evaluation"], each["counts"]["checkpoints"]) for name, each in found.items()}

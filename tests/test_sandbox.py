@@ -1189,6 +1189,7 @@ def test_shared_memory_that_others_filled(others, own, said):
     assert said in done.stdout or done.stderr == "none\n", done
 
 
+@pytest.mark.slow
 def test_training_ahead_gains_nothing():
     """A background thread that trains ahead of being asked, while the other side's blocks are timed: it would gain 2x."""
     assert gain_over_starter(waiting(trains_ahead("3a_precision"))) < 1.5
