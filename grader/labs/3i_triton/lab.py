@@ -2,7 +2,7 @@ from grader.kinds.kernel import Bench, Cases, KernelLab, Roof
 
 LAB = KernelLab(
     name="3i_triton",
-    title="A kernel of your own: one pass in place of four",
+    title="A kernel of your own: one in place of four",
     phase=3,
     goal="Write bias, GELU, residual and layer norm as one Triton kernel. It must be right for every shape and type, and as fast as the memory.",
     entry="fused",
