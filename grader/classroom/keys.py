@@ -65,9 +65,8 @@ def make_keys(folder: Path, users: list[str]) -> list[Path]:
         _write(made[-1], text + (folder / "door-ca.pem").read_bytes())
         with open(folder / "users.txt", "a", encoding="ascii") as file:
             certificate = ssl.PEM_cert_to_DER_cert(text[text.index(b"-----BEGIN CERTIFICATE") :].decode("ascii"))
-            file.write(
-                f"\n{name} {fingerprint(certificate)}\n"
-            )  # an editor may have left the last line without its end
+            # an editor may have left the last line without its end
+            file.write(f"\n{name} {fingerprint(certificate)}\n")
     return made
 
 

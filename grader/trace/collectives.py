@@ -68,9 +68,8 @@ def collectives(trace: Trace) -> Collectives:
     said = _said(trace, k, launch) + [(row,) for row in _rows_of(trace, host)]
     order = np.lexsort((trace.start[event], called))
     event, called, said = event[order], called[order], [said[i] for i in order.tolist()]
-    numbers: dict[
-        int, int
-    ] = {}  # of streams by first use: a communicator has one, whose own number differs from rank to rank
+    # of streams by first use: a communicator has one, whose own number differs from rank to rank
+    numbers: dict[int, int] = {}
     streams = [numbers.setdefault(stream, len(numbers)) for stream in trace.stream[event].tolist()]
     told = [_Told(trace, e, rows, stream) for e, rows, stream in zip(event.tolist(), said, streams, strict=True)]
     return Collectives(
